@@ -1,0 +1,34 @@
+# Two commands on a fresh machine: `make trial` and `make test`. Both make their own virtual environment first.
+PYTHON ?= python3
+VENV   ?= .venv
+TORCH  ?= torch==2.13.0
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+JOBS   ?= 2
+
+.PHONY: trial test check bench clean
+trial: $(STAMP)
+	$(BIN)/shakedown run decoder
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+check: $(STAMP)
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/mypy
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# torch first, so that the index's default build is chosen by TORCH and not by a dependency range.
+$(STAMP): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "shakedown needs Python 3.11 or newer: make PYTHON=python3.12 $(MAKECMDGOALS)")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	touch $(STAMP)

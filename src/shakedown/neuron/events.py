@@ -1,0 +1,176 @@
+"""What happened on the device: the one stream that tracking, metrics, the profiler and the trial read.
+
+Counting is always on and costs one integer addition per operator; a :class:`Event` object is built only while somebody
+listens. Counts are kept per *phase* (``with phase("backward"):``). The phase is process-wide, not thread-local, since
+PyTorch's autograd engine runs the backward pass on a thread of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Kind = Literal["execute", "fallback", "compile", "transfer", "synchronize"]
+NO_PHASE = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened.
+
+    ``name`` is the operator (``aten::mul.Tensor``), the program, or the direction of a transfer; ``start_ns`` comes from
+    ``time.perf_counter_ns``; ``nbytes`` is what crossed between host and device; ``detail`` is a reason or a cache's name.
+    """
+
+    kind: Kind
+    name: str
+    phase: str
+    start_ns: int = 0
+    duration_ns: int = 0
+    nbytes: int = 0
+    detail: str = ""
+
+
+class Tally:
+    """How often one operator ran since the last drain. The hot path does ``tally.runs += 1`` and nothing else."""
+
+    __slots__ = ("name", "runs")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.runs = 0
+
+
+@dataclass(slots=True)
+class Count:
+    """Sum over events of one kind with the same name, phase and detail."""
+
+    count: int = 0
+    seconds: float = 0.0
+    nbytes: int = 0
+
+
+_lock = threading.RLock()
+_phase = NO_PHASE
+_tallies: dict[str, Tally] = {}
+_counts: dict[tuple[Kind, str, str, str], Count] = {}
+_listeners: list[Callable[[Event], None]] = []
+listening = False  # read on the hot path: true while any listener is subscribed
+
+
+def tally(name: str) -> Tally:
+    """The tally of the operator `name`; one object for the life of the process."""
+    with _lock:
+        found = _tallies.get(name)
+        if found is None:
+            found = _tallies[name] = Tally(name)
+        return found
+
+
+def record(kind: Kind, name: str, *, start_ns: int = 0, duration_ns: int = 0, nbytes: int = 0, detail: str = "") -> None:
+    """Count one event, and hand it to whoever listens. Execution on the hot path goes through :func:`tally` instead."""
+    with _lock:
+        found = _counts.setdefault((kind, name, _phase, detail), Count())
+        found.count += 1
+        found.seconds += duration_ns / 1e9
+        found.nbytes += nbytes
+    if listening:
+        emit(Event(kind, name, _phase, start_ns, duration_ns, nbytes, detail))
+
+
+def emit(event: Event) -> None:
+    """Hand `event` to every listener, in the order of subscription."""
+    for listener in tuple(_listeners):
+        listener(event)
+
+
+def emit_execute(name: str, start_ns: int) -> None:
+    """Report one finished operator to listeners (its tally has been raised already)."""
+    emit(Event("execute", name, _phase, start_ns, time.perf_counter_ns() - start_ns))
+
+
+def _drain() -> None:
+    for item in _tallies.values():
+        if item.runs:
+            runs, item.runs = item.runs, 0
+            _counts.setdefault(("execute", item.name, _phase, ""), Count()).count += runs
+
+
+@contextmanager
+def phase(name: str) -> Iterator[None]:
+    """Attribute everything that happens inside to `name` (``forward``, ``backward``, ``optimizer``...); they may nest."""
+    previous = current_phase()
+    _set_phase(name)
+    try:
+        yield
+    finally:
+        _set_phase(previous)
+
+
+def current_phase() -> str:
+    return _phase
+
+
+def _set_phase(name: str) -> None:
+    global _phase
+    with _lock:
+        _drain()
+        _phase = name
+
+
+@contextmanager
+def subscribe(listener: Callable[[Event], None]) -> Iterator[None]:
+    """Call `listener` with each :class:`Event` while the context is open. It must not run device operators."""
+    global listening
+    with _lock:
+        _listeners.append(listener)
+        listening = True
+    try:
+        yield
+    finally:
+        with _lock:
+            _listeners.remove(listener)
+            listening = bool(_listeners)
+
+
+def snapshot() -> list[dict[str, Any]]:
+    """All counts since the last :func:`clear` as plain rows: kind, name, phase, detail, count, seconds, nbytes.
+
+    ``seconds`` is 0.0 where it is not measured (``execute``: timing every operator would slow all of them).
+    """
+    with _lock:
+        _drain()
+        return [
+            {
+                "kind": kind,
+                "name": name,
+                "phase": where,
+                "detail": detail,
+                "count": c.count,
+                "seconds": c.seconds,
+                "nbytes": c.nbytes,
+            }
+            for (kind, name, where, detail), c in _counts.items()
+        ]
+
+
+def total(kind: Kind, detail: str | None = None) -> int:
+    """Number of events of `kind` (with `detail`, when given) since the last :func:`clear`."""
+    return sum(r["count"] for r in snapshot() if r["kind"] == kind and (detail is None or r["detail"] == detail))
+
+
+def names(kind: Kind) -> list[str]:
+    """Distinct names among the events of `kind`, sorted."""
+    return sorted({r["name"] for r in snapshot() if r["kind"] == kind})
+
+
+def clear(*kinds: Kind) -> None:
+    """Forget the counts of `kinds`, or all of them."""
+    with _lock:
+        _drain()
+        for key in [k for k in _counts if not kinds or k[0] in kinds]:
+            del _counts[key]
