@@ -1,0 +1,104 @@
+"""The only reader of the environment in the device half: each variable once, with type, default and meaning."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from .errors import ConfigError
+
+T = TypeVar("T")
+
+
+def _flag(text: str) -> bool:
+    lowered = text.strip().lower()
+    if lowered in {"1", "true", "yes", "on"}:
+        return True
+    if lowered in {"0", "false", "no", "off", ""}:
+        return False
+    raise ValueError("one of 1, true, yes, on, 0, false, no, off")
+
+
+def _count(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value <= 0:
+        raise ValueError("a whole number above zero")
+    return value
+
+
+def _choice(*allowed: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise ValueError(f"one of {', '.join(repr(a) for a in allowed)}")
+        return text
+
+    return parse
+
+
+@dataclass(frozen=True)
+class Setting(Generic[T]):
+    """One environment variable. ``setting()`` gives its value now; nothing is cached but scoped overrides."""
+
+    name: str
+    default: T
+    parse: Callable[[str], T]
+    help: str
+
+    def __call__(self) -> T:
+        if self.name in _overrides:
+            return _overrides[self.name]
+        text = os.environ.get(self.name)
+        if text is None:
+            return self.default
+        try:
+            return self.parse(text)
+        except ValueError as allowed:
+            raise ConfigError(f"{self.name}={text!r} cannot be used: it must be {allowed}") from None
+
+
+_overrides: dict[str, Any] = {}
+
+DEVICE = Setting(
+    "SHAKEDOWN_DEVICE",
+    "auto",
+    _choice("auto", "rehearsal", "off"),
+    "auto: provide the `neuron` device unless torch-neuronx is installed; rehearsal: provide it even then; off: never",
+)
+CACHE_DIR = Setting(
+    "SHAKEDOWN_CACHE_DIR",
+    Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "shakedown" / "executables",
+    Path,
+    "directory of the persistent executable cache",
+)
+CACHE = Setting("SHAKEDOWN_CACHE", True, _flag, "keep compiled executables on disk between processes")
+MAX_PLANS = Setting("SHAKEDOWN_MAX_PLANS", 20_000, _count, "operator programs kept in memory; the oldest half is dropped above it")
+STRICT_FALLBACK = Setting(
+    "TORCH_NEURONX_FALLBACK_ONLY_FOR_UNIMPLEMENTED_OPS",
+    False,
+    _flag,
+    "an operator that has a lowering must not retreat to the CPU after an error; it raises instead",
+)
+
+SETTINGS: tuple[Setting[Any], ...] = (DEVICE, CACHE_DIR, CACHE, MAX_PLANS, STRICT_FALLBACK)
+
+
+@contextmanager
+def override(setting: Setting[T], value: T) -> Iterator[None]:
+    """Use `value` for `setting` inside the context, whatever the environment says."""
+    missing = object()
+    before = _overrides.get(setting.name, missing)
+    _overrides[setting.name] = value
+    try:
+        yield
+    finally:
+        if before is missing:
+            del _overrides[setting.name]
+        else:
+            _overrides[setting.name] = before

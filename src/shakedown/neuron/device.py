@@ -1,0 +1,217 @@
+"""What ``torch.neuron`` offers, and the registration of the device type with PyTorch.
+
+This module is imported by ``import torch``: it must stay light. Everything that computes is reached through
+:func:`_start`, which loads JAX and the lowerings on first use.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+from . import events
+from .autoload import DEVICE_NAME
+from .errors import ShakedownError
+
+_libraries: list[torch.library.Library] = []  # a registration lives as long as its Library object
+_start_lock = threading.RLock()
+_started = False
+_started_pid = 0
+
+
+def _start() -> ModuleType:
+    """Load the runtime and the lowerings once, and register them; returns the dispatch module.
+
+    Raises:
+        ShakedownError: in a child that was forked after the device had been used (threads of the PJRT client do not
+            survive a fork).
+    """
+    global _started, _started_pid
+    if _started and _started_pid != os.getpid():
+        raise ShakedownError(
+            "Cannot re-initialize the neuron device in a forked subprocess. "
+            "To use it with multiprocessing, use the 'spawn' start method."
+        )
+    with _start_lock:
+        from . import dispatch
+
+        if not _started:
+            dispatch.install()
+            _started, _started_pid = True, os.getpid()
+    return dispatch
+
+
+def _door(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """Boxed kernel of every operator that has no kernel of its own on this device."""
+    return _start().call(op, args, kwargs)
+
+
+def register() -> None:
+    """Name the device, give it its module, and open the door for operators. Called by autoload, once."""
+    import sys
+
+    from . import torch_gaps
+
+    module = sys.modules[__name__]
+    _setup_privateuseone_for_python_backend(DEVICE_NAME, backend_module=module)
+    everything = torch.library.Library("_", "IMPL")
+    everything.fallback(_door, "PrivateUse1")
+    everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    _libraries.append(everything)
+    torch_gaps.close()
+
+
+# --- torch.neuron -------------------------------------------------------------------------------------------------------
+
+
+def is_available() -> bool:
+    return True
+
+
+def is_initialized() -> bool:
+    """Whether the runtime runs in this process (it starts on first use)."""
+    return _started and _started_pid == os.getpid()
+
+
+def init() -> None:
+    """Start the runtime now instead of on first use."""
+    _start()
+
+
+def _lazy_init() -> None:
+    _start()
+
+
+def _is_in_bad_fork() -> bool:
+    return _started and _started_pid != os.getpid()
+
+
+def device_count() -> int:
+    return 1
+
+
+def current_device() -> int:
+    return 0
+
+
+def _index(device: Any) -> int:
+    """The index meant by an int, a string, a ``torch.device`` or None (the current one).
+
+    Raises:
+        ValueError: the device is of another type, or its index is out of range.
+    """
+    if device is None:
+        return 0
+    if isinstance(device, int):
+        index = device
+    else:
+        parsed = torch.device(device)
+        if parsed.type != DEVICE_NAME:
+            raise ValueError(f"expected a {DEVICE_NAME} device, got {parsed}")
+        index = parsed.index or 0
+    if index != 0:
+        raise ValueError(f"invalid device index {index}: this process has {device_count()} {DEVICE_NAME} device(s)")
+    return index
+
+
+def set_device(device: Any) -> None:
+    """Make `device` current; only ``0`` exists in this process. Raises ValueError otherwise."""
+    _index(device)
+
+
+class device:
+    """Context manager that makes a device current and restores the previous one."""
+
+    def __init__(self, device: Any) -> None:
+        self.idx = _index(device)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *exc: object) -> None:
+        return None
+
+
+def get_device_name(device: Any = None) -> str:
+    return f"{DEVICE_NAME}:{_index(device)}"
+
+
+def synchronize(device: Any = None) -> None:
+    """Wait until all work queued on the device has finished."""
+    _index(device)
+    if is_initialized():
+        from . import runtime
+
+        runtime.synchronize("synchronize")
+
+
+def get_amp_supported_dtype() -> list[torch.dtype]:
+    return [torch.float32, torch.float16, torch.bfloat16]
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    return True
+
+
+def manual_seed(seed: int) -> None:
+    """Seed the device's random stream; ``torch.manual_seed`` calls this too."""
+    from . import rng
+
+    rng.seed(seed)
+
+
+def manual_seed_all(seed: int) -> None:
+    manual_seed(seed)
+
+
+def seed() -> None:
+    """Seed the device's random stream from the operating system."""
+    from . import rng
+
+    rng.seed_from_system()
+
+
+def seed_all() -> None:
+    seed()
+
+
+def initial_seed() -> int:
+    from . import rng
+
+    return rng.state()[0]
+
+
+def get_rng_state(device: Any = None) -> torch.Tensor:
+    """State of the device's random stream: 16 bytes (uint8, on the CPU), an 8-byte seed and an 8-byte offset."""
+    _index(device)
+    from . import rng
+
+    return torch.frombuffer(bytearray(rng.to_bytes()), dtype=torch.uint8)
+
+
+def set_rng_state(state: torch.Tensor, device: Any = None) -> None:
+    """Restore :func:`get_rng_state`'s 16 bytes; 8 bytes are a seed with offset 0. RuntimeError for any other size."""
+    _index(device)
+    from . import rng
+
+    rng.from_bytes(bytes(state.cpu().contiguous().view(torch.uint8).numpy()))
+
+
+def get_executed_ops() -> list[str]:
+    """Distinct operators that ran on the device since the last :func:`clear_op_tracking`, as ``aten::name.overload``."""
+    return events.names("execute")
+
+
+def get_fallback_ops() -> list[str]:
+    """Distinct operators that ran on the CPU instead, as ``aten::name.overload``."""
+    return events.names("fallback")
+
+
+def clear_op_tracking() -> None:
+    """Forget which operators were executed and which fell back."""
+    events.clear("execute", "fallback")

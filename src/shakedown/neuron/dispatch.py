@@ -1,0 +1,345 @@
+"""The door for every operator: build the key, find the plan, run it. The first call of a key goes to :mod:`.plan`.
+
+The hot path is :func:`kernel_of`'s closure. What it does per call is bounded: read each tensor's view and buffer, one
+dictionary look-up, one call of a compiled program, one C call per output.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import Parameter
+from torch.utils._python_dispatch import _disable_current_modes
+
+from . import config, events, fallback, rng, runtime, transfer
+from .buffer import DEVICE
+from .errors import LoweringError
+from .lowering import load as load_lowerings
+from .lowering import registry
+from .plan import FallbackPlan, Operator, Plan, Role, build
+
+OpOverload = torch._ops.OpOverload
+Tensor = torch.Tensor
+_TENSOR_TYPES = {Tensor, Parameter}  # exact types; a subclass joins on first sight
+_default_dtype = torch.get_default_dtype
+
+_operators: dict[OpOverload, Operator] = {}
+_kernels: dict[OpOverload, Callable[..., Any]] = {}
+_plan_count = 0
+
+
+class _HostTensor(Exception):
+    """A CPU tensor with dimensions was mixed with device tensors."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
+def _input_of(value: Any, add: Callable[[Any], None], give: Callable[[Any], None]) -> None:
+    """Key and input of what is no plain device tensor in a tensor's place: a number, a CPU scalar, a subclass."""
+    kind = type(value)
+    if kind is float or kind is int or kind is bool or kind is complex:
+        add(kind)
+        give(runtime.number(value))
+    elif isinstance(value, Tensor):
+        if value.device.type != DEVICE.type:
+            if value.dim() or value.device.type != "cpu":
+                raise _HostTensor(value)
+            add("cpu")
+            add(value.dtype)
+            give(runtime.host_scalar(value))
+            return
+        if kind not in _TENSOR_TYPES:
+            _TENSOR_TYPES.add(kind)
+        add(value.dtype)
+        add(value.shape)
+        add(value.stride())
+        add(value.storage_offset())
+        give(value.untyped_storage().buffer)
+    elif isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        raise LoweringError("symbolic numbers")
+    else:
+        raise LoweringError(f"an argument of type {kind.__name__}")
+
+
+def _key_of(
+    value: Any, role: Role, specialise: Callable[[Any], bool] | None, add: Callable[[Any], None], give: Callable[[Any], None]
+) -> None:
+    """Key and inputs of an argument that is not a single tensor."""
+    if value is None:
+        add(None)
+    elif role is Role.NUMBER:
+        if specialise is not None and specialise(value):
+            add((type(value), value))
+        else:
+            add(type(value))
+            give(runtime.number(value))
+    elif role is Role.TENSORS:
+        add(len(value))
+        for v in value:
+            if type(v) in _TENSOR_TYPES:
+                give(v.untyped_storage().buffer)
+                add(v.dtype)
+                add(v.shape)
+                add(v.stride())
+                add(v.storage_offset())
+            elif v is None:
+                add(None)
+            else:
+                _input_of(v, add, give)
+    elif role is Role.NUMBERS and not (specialise is not None and specialise(value)):
+        add(len(value))
+        for v in value:
+            add(type(v))
+            give(runtime.number(v))
+    elif role is Role.GENERATOR:
+        add("generator")
+    elif type(value) is list:
+        add(tuple(value))
+    else:
+        add((type(value), value))  # 1, 1.0 and True are equal as keys
+
+
+def _storage_pattern(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Which tensor arguments share a storage: True when none do. Only operators that write need it in their key."""
+    storages: list[int] = []
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor):
+            storages.append(id(value.untyped_storage()))
+        elif isinstance(value, list):
+            storages.extend(id(v.untyped_storage()) for v in value if isinstance(v, Tensor))
+    if len(set(storages)) == len(storages):
+        return True
+    first: dict[int, int] = {}
+    return tuple(first.setdefault(s, i) for i, s in enumerate(storages))
+
+
+def kernel_of(operator: Operator) -> Callable[..., Any]:
+    """The kernel of one overload."""
+    plans, roles, kwarg_roles = operator.plans, operator.roles, operator.kwarg_roles
+    random, writes, tally, name = operator.random, bool(operator.written), operator.tally, operator.name
+    tensor_role, types = Role.TENSOR, _TENSOR_TYPES
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        key: list[Any] = [_default_dtype()]
+        inputs: list[Any] = []
+        add, give = key.append, inputs.append
+        try:
+            for a, (role, specialise) in zip(args, roles):
+                if role is tensor_role:
+                    if type(a) in types:
+                        give(a.untyped_storage().buffer)
+                        add(a.dtype)
+                        add(a.shape)
+                        add(a.stride())
+                        add(a.storage_offset())
+                    elif a is None:
+                        add(None)
+                    else:
+                        _input_of(a, add, give)
+                else:
+                    _key_of(a, role, specialise, add, give)
+            if kwargs:
+                for n, a in kwargs.items():
+                    add(n)
+                    role, specialise = kwarg_roles[n]
+                    if role is tensor_role and a is not None:
+                        _input_of(a, add, give)
+                    else:
+                        _key_of(a, role, specialise, add, give)
+            if writes:
+                add(_storage_pattern(operator, args, kwargs))
+            if random:
+                generator = kwargs.get("generator")
+                give(rng.next_key() if generator is None else rng.key_from_generator(generator))
+        except AttributeError:  # a plain tensor without a buffer: of another device, or a CPU scalar
+            return _careful(operator, args, kwargs)
+        except (_HostTensor, LoweringError) as problem:
+            return _irregular(operator, args, kwargs, problem)
+        found = tuple(key)
+        try:
+            plan = plans[found]
+        except KeyError:
+            return _first_call(operator, found, args, kwargs, inputs)
+        if type(plan) is FallbackPlan:
+            return fallback.run(operator, args, kwargs, plan.reason)
+        start_ns = time.perf_counter_ns() if events.listening else 0
+        buffers = plan.run(*inputs)
+        tally.runs += 1
+        if events.listening:
+            events.emit_execute(name, start_ns)
+        single = plan.single
+        if single is not None:
+            return single.new(buffers)
+        return plan.finish(args, kwargs, buffers if type(buffers) is list else [buffers])
+
+    return kernel
+
+
+def _first_call(
+    operator: Operator, key: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[Any]
+) -> Any:
+    """Build the plan of a new key and run it; or decide on the CPU, remember that, and run there."""
+    with _disable_current_modes(), torch.no_grad():
+        try:
+            plan = build(operator, args, kwargs)
+            buffers = plan.run(*inputs)
+        except LoweringError as error:
+            reason = error.reason
+        except Exception as error:
+            # Wrong arguments, or a meta kernel or lowering with a gap. The CPU kernel knows: it raises what the user
+            # would see there, or proves that the gap is ours, and then the call is recorded as a fallback.
+            if config.STRICT_FALLBACK() and operator.lowering is not None:
+                raise
+            result = fallback.run(operator, args, kwargs, f"{type(error).__name__}: {_first_line(error)}")
+            _remember(operator, key, FallbackPlan(f"{type(error).__name__}: {_first_line(error)}"))
+            return result
+        else:
+            _remember(operator, key, plan)
+            operator.tally.runs += 1
+            if events.listening:
+                events.emit_execute(operator.name, time.perf_counter_ns())
+            return plan.finish(args, kwargs, buffers if type(buffers) is list else [buffers])
+        result = fallback.run(operator, args, kwargs, reason)
+        _remember(operator, key, FallbackPlan(reason))
+        return result
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else ""
+
+
+def _remember(operator: Operator, key: tuple[Any, ...], plan: Plan | FallbackPlan) -> None:
+    global _plan_count
+    operator.plans[key] = plan
+    _plan_count += 1
+    if _plan_count > config.MAX_PLANS():
+        for other in _operators.values():
+            for old in list(other.plans)[: (len(other.plans) + 1) // 2]:
+                if old is not key:
+                    other.plans.pop(old, None)
+        _plan_count = sum(len(other.plans) for other in _operators.values())
+
+
+_TAKES_HOST_INDICES = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index"}
+
+
+def _irregular(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], problem: Exception) -> Any:
+    """A call that cannot be keyed. CPU tensors may index a device tensor; any other mix of devices is the user's error."""
+    if isinstance(problem, LoweringError):
+        return fallback.run(operator, args, kwargs, problem.reason)
+    assert isinstance(problem, _HostTensor)
+    if operator.op._schema.name in _TAKES_HOST_INDICES and problem.tensor.device.type == "cpu":
+        indices = [transfer.to_device(i) if i is not None and i.device.type == "cpu" else i for i in args[1]]
+        if all(isinstance(a, (int, float, bool)) or not _is_host(a) for a in (args[0], *args[2:])):
+            return call(operator.op, (args[0], indices, *args[2:]), kwargs)
+    raise RuntimeError(
+        "Expected all tensors to be on the same device, but found at least two devices, "
+        f"neuron:0 and {problem.tensor.device}! (when checking an argument of {operator.name})"
+    ) from None
+
+
+def _is_host(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.device.type == "cpu" and value.dim() > 0
+
+
+def _careful(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The kernel's work with every tensor's device checked: for calls that mix in CPU scalars."""
+    key: list[Any] = [_default_dtype()]
+    inputs: list[Any] = []
+    add, give = key.append, inputs.append
+    named = [(None, a, *r) for a, r in zip(args, operator.roles)]
+    named += [(n, a, *operator.kwarg_roles[n]) for n, a in kwargs.items()]
+    try:
+        for name, value, role, specialise in named:
+            if name is not None:
+                add(name)
+            if role is Role.TENSOR and value is not None:
+                _input_of(value, add, give)
+            elif role is Role.TENSORS and value is not None:
+                add(len(value))
+                for v in value:
+                    add(None) if v is None else _input_of(v, add, give)
+            else:
+                _key_of(value, role, specialise, add, give)
+    except (_HostTensor, LoweringError) as problem:
+        return _irregular(operator, args, kwargs, problem)
+    if operator.written:
+        add(_storage_pattern(operator, args, kwargs))
+    if operator.random:
+        generator = kwargs.get("generator")
+        give(rng.next_key() if generator is None else rng.key_from_generator(generator))
+    found = tuple(key)
+    plan = operator.plans.get(found)
+    if plan is None:
+        return _first_call(operator, found, args, kwargs, inputs)
+    if isinstance(plan, FallbackPlan):
+        return fallback.run(operator, args, kwargs, plan.reason)
+    buffers = plan.run(*inputs)
+    operator.tally.runs += 1
+    return plan.finish(args, kwargs, buffers if type(buffers) is list else [buffers])
+
+
+def operator_of(op: OpOverload) -> Operator:
+    found = _operators.get(op)
+    if found is None:
+        found = _operators[op] = Operator(op)
+    return found
+
+
+def call(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run `op` through its kernel, which is made on first sight. The boxed door of the device ends here."""
+    kernel = _kernels.get(op)
+    if kernel is None:
+        composite = registry.composite_of(op)
+        kernel = _kernels[op] = composite or kernel_of(operator_of(op))
+    return kernel(*args, **kwargs)
+
+
+# --- registration -------------------------------------------------------------------------------------------------------
+
+_library: torch.library.Library | None = None
+
+
+def install() -> None:
+    """Start the runtime, load the lowerings, and give each lowered operator and its variants a kernel of their own."""
+    global _library
+    from . import manual
+
+    runtime.start()
+    load_lowerings()
+    _library = torch.library.Library("aten", "IMPL")
+    taken = manual.register(_library, _kernels)
+    for op in (*registry.lowered(), *registry.composites()):
+        if op not in taken:
+            _register(op)
+            taken.add(op)
+    for op in _variants(set(registry.lowered())):
+        if op not in taken:
+            _register(op)
+            taken.add(op)
+
+
+def _register(op: OpOverload) -> None:
+    kernel = registry.composite_of(op) or kernel_of(operator_of(op))
+    _kernels[op] = kernel
+    assert _library is not None
+    _library.impl(op, kernel, "PrivateUse1")
+
+
+def _variants(lowered: set[OpOverload]) -> list[OpOverload]:
+    """In-place and ``out=`` overloads whose functional form is in `lowered`."""
+    found: list[OpOverload] = []
+    for base in sorted({op._schema.name.split("::")[1] for op in lowered}):
+        for name in (base, f"{base}_"):
+            packet = getattr(torch.ops.aten, name, None)
+            if packet is None:
+                continue
+            for overload in packet.overloads():
+                op = getattr(packet, overload)
+                if op not in lowered and registry.functional_of(op) in lowered:
+                    found.append(op)
+    return found

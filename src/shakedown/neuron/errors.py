@@ -1,0 +1,34 @@
+"""Every exception this device raises by itself; whatever PyTorch would raise, PyTorch's own kernels raise.
+
+ShakedownError
+├── ConfigError            a variable or argument of ours has a value we cannot use
+├── DeviceConflict         the device name is taken by another package
+├── LoweringError          an operator has no StableHLO form for these arguments: the caller falls back to the CPU
+└── UnsupportedCompileOption   torch.compile was asked for what the backend refuses
+"""
+
+from __future__ import annotations
+
+
+class ShakedownError(RuntimeError):
+    """Base of the device's own errors."""
+
+
+class ConfigError(ShakedownError, ValueError):
+    """A setting has a value that cannot be used. The message names the variable, the value and what is allowed."""
+
+
+class DeviceConflict(ShakedownError):
+    """Another package has registered the ``neuron`` device, or PrivateUse1 under another name."""
+
+
+class LoweringError(ShakedownError):
+    """No program can be built for this call; ``reason`` goes into the fallback record."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class UnsupportedCompileOption(ShakedownError):
+    """``torch.compile(backend="neuron")`` was given an option that the backend refuses."""

@@ -1,0 +1,183 @@
+"""Running an operator on the CPU because the device has no program for it; every such call is recorded with its reason."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from . import events, runtime
+from .buffer import is_device_tensor
+from .dtypes import to_torch
+from .plan import Operator
+from .transfer import adopt, to_device, view_on
+
+_CPU = torch.device("cpu")
+_UPCAST = {
+    torch.int8: torch.float32,
+    torch.int16: torch.float32,
+    torch.int32: torch.float64,
+    torch.int64: torch.float64,
+    torch.uint8: torch.float32,
+    torch.bool: torch.float32,
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.float8_e4m3fn: torch.float32,
+    torch.float8_e5m2: torch.float32,
+}
+
+
+class _Host:
+    """CPU twins of the device tensors of one call. Tensors that share a storage share it on the host too."""
+
+    def __init__(self) -> None:
+        self.storages: dict[int, tuple[Any, torch.Tensor]] = {}  # id(storage) -> (device storage, uint8 host tensor)
+        self.twins: list[tuple[torch.Tensor, torch.Tensor]] = []  # (device tensor, host tensor)
+        self.nbytes = 0
+
+    def twin(self, tensor: torch.Tensor) -> torch.Tensor:
+        for device_tensor, host in self.twins:
+            if device_tensor is tensor:
+                return host
+        storage = tensor.untyped_storage()
+        if id(storage) not in self.storages:
+            raw = runtime.download(storage.buffer, torch.uint8)
+            self.nbytes += raw.numel()
+            self.storages[id(storage)] = (storage, raw)
+        raw = self.storages[id(storage)][1]
+        if tensor.numel() == 0:
+            host = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=_CPU)
+        else:
+            host = torch.empty(0, dtype=tensor.dtype, device=_CPU)
+            host.set_(raw.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+        self.twins.append((tensor, host))
+        return host
+
+    def move(self, value: Any) -> Any:
+        if is_device_tensor(value):
+            return self.twin(value)
+        if isinstance(value, (list, tuple)):
+            return type(value)(self.move(v) for v in value)
+        if isinstance(value, torch.device) and value.type != "cpu":
+            return _CPU
+        return value
+
+
+def run(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str) -> Any:
+    """Run the call on the CPU and bring its results, and what it wrote, back to the device.
+
+    Raises:
+        Exception: whatever PyTorch's CPU kernel raises for these arguments.
+    """
+    start_ns = time.perf_counter_ns()
+    host = _Host()
+    host_args, host_kwargs = host.move(args), {n: host.move(v) for n, v in kwargs.items()}
+    if "device" in operator.kwarg_roles and not host.twins:
+        host_kwargs["device"] = _CPU
+    before = {id(twin): (twin.shape, twin.untyped_storage().data_ptr()) for _, twin in host.twins}
+    result = _call(operator.op, host_args, host_kwargs)
+    nbytes = host.nbytes + _write_back(operator, args, kwargs, host, before)
+
+    def back(value: Any) -> Any:
+        nonlocal nbytes
+        if isinstance(value, torch.Tensor):
+            for device_tensor, twin in host.twins:
+                if twin is value:
+                    return device_tensor
+            if value.layout is not torch.strided:
+                return value
+            for device_storage, raw in host.storages.values():
+                if value.numel() and value.untyped_storage().data_ptr() == raw.untyped_storage().data_ptr():
+                    return view_on(device_storage, value)
+            nbytes += value.untyped_storage().nbytes()
+            return to_device(value)
+        if isinstance(value, (list, tuple)):
+            return type(value)(back(v) for v in value)
+        return value
+
+    answer = back(result)
+    events.record(
+        "fallback",
+        operator.name,
+        start_ns=start_ns,
+        duration_ns=time.perf_counter_ns() - start_ns,
+        nbytes=nbytes,
+        detail=reason,
+    )
+    return answer
+
+
+def _call(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Call the CPU kernel; where it refuses the dtype, compute in a wider one and convert back."""
+    try:
+        return op(*args, **kwargs)
+    except (NotImplementedError, RuntimeError) as error:
+        if "not implemented for" not in str(error):
+            raise
+        refused = error
+    narrow: list[torch.dtype] = []
+
+    def widen(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.dtype in _UPCAST:
+            narrow.append(value.dtype)
+            return value.to(_UPCAST[value.dtype])
+        if isinstance(value, (list, tuple)):
+            return type(value)(widen(v) for v in value)
+        return value
+
+    if any(a.alias_info is not None and a.alias_info.is_write for a in op._schema.arguments):
+        raise refused  # the widened copy would be written instead of the argument
+    wide_args, wide_kwargs = widen(args), {n: widen(v) for n, v in kwargs.items()}
+    if not narrow:
+        raise refused
+    try:
+        result = op(*wide_args, **wide_kwargs)
+    except Exception:
+        raise refused from None
+    wide = _UPCAST[narrow[0]]
+
+    def restore(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.dtype is wide:
+            return value.to(narrow[0])
+        if isinstance(value, (list, tuple)):
+            return type(value)(restore(v) for v in value)
+        return value
+
+    return restore(result)
+
+
+def _write_back(
+    operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], host: _Host, before: dict[int, Any]
+) -> int:
+    """Upload the storages that the operator may have written, and adopt resized outputs. Returns the bytes moved."""
+    written = set(operator.written)
+    named = [*zip((a.name for a in operator.op._schema.arguments), args), *kwargs.items()]
+    moved = 0
+    done: set[int] = set()
+
+    def visit(value: Any) -> None:
+        nonlocal moved
+        if isinstance(value, (list, tuple)):
+            for v in value:
+                visit(v)
+        if not is_device_tensor(value):
+            return
+        twin = host.twin(value)
+        if (twin.shape, twin.untyped_storage().data_ptr()) != before[id(twin)]:
+            fresh = to_device(twin)
+            moved += fresh.untyped_storage().nbytes()
+            adopt(value, fresh)
+            return
+        storage, raw = host.storages[id(value.untyped_storage())]
+        if id(storage) in done:
+            return
+        done.add(id(storage))
+        dtype = to_torch(storage.buffer.dtype)
+        storage.buffer = runtime.upload(raw.view(dtype))
+        moved += raw.numel()
+
+    for name, value in named:
+        if name in written:
+            visit(value)
+    return moved

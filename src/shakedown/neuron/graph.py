@@ -1,0 +1,176 @@
+"""From a functional FX graph of ATen operators to steps of a program, through the same lowerings as eager calls.
+
+Used for an operator that has only a decomposition, and by ``torch.compile``.
+"""
+
+from __future__ import annotations
+
+import operator as python_operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import torch
+from torch.fx.node import map_arg
+
+from .errors import LoweringError
+from .lowering import registry
+from .program import Builder, Ref
+from .views import View
+
+_RESTRIDE = (torch.ops.aten.as_strided.default,)
+
+
+def _tensor_leaves(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [t for v in value for t in _tensor_leaves(v)]
+    return []
+
+
+def _fold_in(key: Any, number: int) -> Any:
+    """The key of random operator number `number` in a graph whose key is `key` (both uint32[4])."""
+    import jax.numpy as jnp
+
+    mixed = jax.random.fold_in(jax.random.wrap_key_data(key[:2], impl="threefry2x32"), key[2] + jnp.uint32(number))
+    return jnp.concatenate([jax.random.key_data(mixed), key[2:]])
+
+
+class GraphLowering:
+    """Inlines the nodes of one graph into `builder`. `key` is the Ref of the graph's random key, when it has one."""
+
+    def __init__(self, builder: Builder, key: Ref | None = None) -> None:
+        self.builder = builder
+        self.key = key
+        self.random_operators = 0
+
+    def run(self, graph: torch.fx.Graph, inputs: Sequence[Any]) -> Any:
+        """Inline `graph`; `inputs` stand for its placeholders. Returns the structure of its outputs (Refs, constants).
+
+        Raises:
+            LoweringError: naming the first operator that has no lowering.
+        """
+        env: dict[torch.fx.Node, Any] = {}
+        given = iter(inputs)
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                env[node] = next(given)
+            elif node.op == "get_attr":
+                env[node] = self._constant(graph, node)
+            elif node.op == "call_function":
+                env[node] = self._node(node, env)
+            elif node.op == "output":
+                return map_arg(node.args[0], env.__getitem__)
+            else:
+                raise LoweringError(f"graph node of kind {node.op}: {node.format_node()}")
+        raise LoweringError("graph without an output")
+
+    def _constant(self, graph: torch.fx.Graph, node: torch.fx.Node) -> Any:
+        import functools
+
+        value = functools.reduce(getattr, str(node.target).split("."), graph.owning_module)
+        if isinstance(value, torch.Tensor) and value.device.type == "cpu":
+            from . import runtime
+
+            array = runtime.upload(value.contiguous().view(-1)).reshape(tuple(value.shape))
+            view = View(value.dtype, tuple(value.shape), tuple(value.stride()))
+            whole = self.builder.call(f"constant {node.target}", lambda array=array: array, (), {}, (view,))
+            return self.builder.get(whole, 0)
+        raise LoweringError(f"graph constant {node.target} of type {type(value).__name__}")
+
+    def _node(self, node: torch.fx.Node, env: dict[torch.fx.Node, Any]) -> Any:
+        target = node.target
+        args = map_arg(node.args, env.__getitem__)
+        kwargs = map_arg(node.kwargs, env.__getitem__)
+        if target is python_operator.getitem:
+            return args[0][args[1]]
+        if target in _RESTRIDE:
+            return self._as_strided(node, args)
+        if not isinstance(target, torch._ops.OpOverload):
+            raise LoweringError(f"{target} is no ATen operator")
+        lowering = registry.lowering_of(target)
+        if lowering is None:
+            raise LoweringError(f"{target}: no lowering")
+        example = node.meta["val"]
+        outputs = tuple(View.of(t) for t in _tensor_leaves(example))
+        extra: dict[str, Any] = {}
+        if lowering.random:
+            extra["key"] = self._next_key()
+        if lowering.takes_outputs:
+            extra["outputs"] = outputs
+        kwargs = {n: v for n, v in kwargs.items() if n != "generator"}
+        whole = self.builder.call(str(target), lowering.fn, tuple(args), {**kwargs, **extra}, outputs)
+        numbers = iter(range(len(outputs)))
+
+        def structure(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                return self.builder.get(whole, next(numbers))
+            if isinstance(value, (list, tuple)):
+                return [structure(v) for v in value]
+            return value
+
+        return structure(example)
+
+    def _next_key(self) -> Ref:
+        if self.key is None:
+            raise LoweringError("a random operator in a graph without a random key")
+        number = self.random_operators
+        self.random_operators += 1
+        return self.builder.call("fold_in", _fold_in, (self.key, number), {}, None)
+
+    def _as_strided(self, node: torch.fx.Node, args: Any) -> Ref:
+        source = node.args[0]
+        assert isinstance(source, torch.fx.Node)
+        flat = self.builder.pack(args[0], View.of(source.meta["val"]))
+        return self.builder.read(flat, View.of(node.meta["val"]))
+
+
+def inline_decomposition(
+    builder: Builder, operator: Any, example: tuple[list[Any], dict[str, Any]], args: list[Any], kwargs: dict[str, Any]
+) -> list[Ref]:
+    """Trace PyTorch's decomposition of `operator` on meta tensors and inline it. `args`/`kwargs` hold Refs for tensors.
+
+    Raises:
+        LoweringError: the decomposition needs something that has no lowering, or cannot be traced.
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    tensors: list[torch.Tensor] = []
+    refs: list[Ref] = []
+
+    def collect(value: Any, ref: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            tensors.append(value)
+            refs.append(ref)
+        elif isinstance(value, (list, tuple)):
+            for v, r in zip(value, ref):
+                collect(v, r)
+
+    for value, ref in zip(example[0], args):
+        collect(value, ref)
+    for name, value in example[1].items():
+        collect(value, kwargs[name])
+
+    def rebuilt(tree: Any, supply: Any) -> Any:
+        if isinstance(tree, torch.Tensor):
+            return next(supply)
+        if isinstance(tree, (list, tuple)):
+            return type(tree)(rebuilt(t, supply) for t in tree)
+        return tree
+
+    decomposition: Callable[..., Any] = operator.decomposition
+
+    def on_tensors(*given: torch.Tensor) -> Any:
+        supply = iter(given)
+        call_args = rebuilt(example[0], supply)
+        call_kwargs = {n: rebuilt(v, supply) for n, v in example[1].items()}
+        return _tensor_leaves(decomposition(*call_args, **call_kwargs))
+
+    traced = torch.func.functionalize(on_tensors, remove="mutations_and_views")
+    try:
+        module = make_fx(traced, decomposition_table=registry.decomposition_table())(*tensors)
+    except Exception as error:
+        raise LoweringError(f"its decomposition cannot be traced: {type(error).__name__}: {error}") from error
+    outputs = GraphLowering(builder).run(module.graph, refs)
+    return [r for r in outputs if isinstance(r, Ref)]

@@ -1,0 +1,164 @@
+"""Which operator lowers how: one entry per functional overload; in-place and ``out=`` forms follow from the schema.
+
+A lowering is a function with the operator's own signature. Tensors arrive as ``jax.Array``s with the tensor's sizes, numbers
+as Python numbers or 0-d traced values, everything else (sizes, dims, flags, dtypes) as PyTorch gives it. It returns what
+the operator returns, in at least the operator's precision: the caller rounds to the operator's dtypes and checks sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+OpOverload = torch._ops.OpOverload
+
+
+@dataclass(frozen=True, slots=True)
+class Lowering:
+    """One operator's lowering.
+
+    ``static``: number arguments that the lowering needs as Python values (they become part of the key), or a predicate
+    ``name -> (value -> bool)`` that says which values to specialise on. ``random``: takes a ``key`` (uint32[4]) as its last
+    keyword. ``mutates``: arguments written although the schema does not say so; their new values follow the returns.
+    ``takes_outputs``: wants the output :class:`~..views.View`\\ s as keyword ``outputs``.
+    """
+
+    op: OpOverload
+    fn: Callable[..., Any]
+    static: dict[str, Callable[[Any], bool]]
+    random: bool = False
+    mutates: tuple[str, ...] = ()
+    takes_outputs: bool = False
+
+
+_lowerings: dict[OpOverload, Lowering] = {}
+_composites: dict[OpOverload, Callable[..., Any]] = {}
+
+
+def overload(name: str) -> OpOverload:
+    """``"add.Tensor"`` -> ``torch.ops.aten.add.Tensor``; a name without a dot means the default overload.
+
+    Raises:
+        AttributeError: this PyTorch has no such operator.
+    """
+    base, _, which = name.partition(".")
+    return getattr(getattr(torch.ops.aten, base), which or "default")
+
+
+def lower(
+    *names: str,
+    static: tuple[str, ...] | dict[str, Callable[[Any], bool]] = (),
+    random: bool = False,
+    mutates: tuple[str, ...] = (),
+    takes_outputs: bool = False,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the decorated function as the lowering of the ATen overloads `names`.
+
+    Raises:
+        ValueError: one of them has a lowering already.
+    """
+    chosen = static if isinstance(static, dict) else {name: lambda _: True for name in static}
+
+    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names:
+            op = overload(name)
+            if op in _lowerings or op in _composites:
+                raise ValueError(f"aten.{name} has two lowerings: {fn.__module__}.{fn.__qualname__} is the second")
+            unknown = [n for n in (*chosen, *mutates) if n not in {a.name for a in op._schema.arguments}]
+            if unknown:
+                raise ValueError(f"aten.{name} has no argument {unknown[0]!r}")
+            _lowerings[op] = Lowering(op, fn, chosen, random, mutates, takes_outputs)
+        return fn
+
+    return register
+
+
+def composite(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function on *tensors* that runs an operator as several others, because its output sizes depend on data.
+
+    The function runs in place of the kernel, below autograd; each operator it calls is dispatched as usual.
+    """
+
+    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names:
+            op = overload(name)
+            if op in _lowerings or op in _composites:
+                raise ValueError(f"aten.{name} has two lowerings: {fn.__module__}.{fn.__qualname__} is the second")
+            _composites[op] = fn
+        return fn
+
+    return register
+
+
+def lowering_of(op: OpOverload) -> Lowering | None:
+    """The lowering registered for just this overload."""
+    return _lowerings.get(op)
+
+
+def composite_of(op: OpOverload) -> Callable[..., Any] | None:
+    return _composites.get(op)
+
+
+def lowered() -> list[OpOverload]:
+    """Every overload with a lowering of its own, in order of registration."""
+    return list(_lowerings)
+
+
+def composites() -> list[OpOverload]:
+    return list(_composites)
+
+
+_UNUSUAL_FUNCTIONAL = {"normal_": "normal_functional"}
+
+
+def _signature(op: OpOverload) -> tuple[tuple[str, str], ...]:
+    return tuple((a.name, str(a.real_type)) for a in op._schema.arguments if not a.is_out)
+
+
+@lru_cache(maxsize=None)
+def functional_of(op: OpOverload) -> OpOverload | None:
+    """The overload without side effects that computes what `op` writes; `op` itself if it writes nothing.
+
+    ``add_.Tensor`` -> ``add.Tensor``; ``add.out`` -> ``add.Tensor``; None where PyTorch has no such form.
+    """
+    arguments = op._schema.arguments
+    if not any(a.alias_info is not None and a.alias_info.is_write for a in arguments):
+        return op
+    base = op._schema.name.split("::")[1]
+    packet_name = _UNUSUAL_FUNCTIONAL.get(base, base.removesuffix("_") if not any(a.is_out for a in arguments) else base)
+    packet = getattr(getattr(torch.ops, op.namespace), packet_name, None)
+    if packet is None:
+        return None
+    wanted = _signature(op)
+    for name in packet.overloads():
+        candidate = getattr(packet, name)
+        written = any(a.alias_info is not None and a.alias_info.is_write for a in candidate._schema.arguments)
+        if not written and _signature(candidate) == wanted:
+            return candidate
+    return None
+
+
+@lru_cache(maxsize=1)
+def _decompositions() -> dict[OpOverload, Callable[..., Any]]:
+    from torch._decomp import core_aten_decompositions, decomposition_table
+
+    table: dict[OpOverload, Callable[..., Any]] = {}
+    for source in (decomposition_table, core_aten_decompositions()):
+        for op, fn in source.items():
+            if isinstance(op, OpOverload) and op not in _lowerings:
+                table[op] = fn
+    return table
+
+
+def decomposition_of(op: OpOverload) -> Callable[..., Any] | None:
+    """PyTorch's own decomposition of `op`, unless `op` has a lowering here."""
+    return _decompositions().get(op)
+
+
+def decomposition_table() -> dict[OpOverload, Callable[..., Any]]:
+    """Decompositions for every operator that has no lowering here: what graph capture is to use."""
+    return _decompositions()

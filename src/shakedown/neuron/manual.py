@@ -1,0 +1,229 @@
+"""Kernels written by hand: what allocates, moves between devices, or only touches metadata.
+
+Everything that computes goes through a plan. These cannot, because their result is a storage, a host value or a view.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from . import events
+from .buffer import DEVICE, is_device_tensor, storage_nbytes
+from .lowering import registry
+from .transfer import adopt, empty, set_storage, to_device, to_host
+
+OpOverload = torch._ops.OpOverload
+_CPU_KEY = torch._C.DispatchKey.CPU
+_kernels: dict[str, Callable[..., Any]] = {}
+
+# CPU kernels that only compute sizes and strides, and serve any device.
+_METADATA_ONLY = ("as_strided", "view", "_reshape_alias", "unfold", "view_as_real", "view_as_complex")
+
+
+def _kernel(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def put(fn: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names:
+            _kernels[name] = fn
+        return fn
+
+    return put
+
+
+def register(library: torch.library.Library, kernels: dict[OpOverload, Callable[..., Any]]) -> set[OpOverload]:
+    """Register these kernels; returns their overloads. `kernels` is the dispatcher's table, which gets them too."""
+    taken: set[OpOverload] = set()
+    for name in _METADATA_ONLY:
+        op = registry.overload(name)
+        # Redispatching to a key without a kernel crashes the interpreter instead of raising, so ask first.
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CPU"):
+            raise RuntimeError(f"this PyTorch has no CPU kernel for {op}, on which views of the device rest")
+        _kernels[name] = functools.partial(op._op_dk, _CPU_KEY)
+    for name, fn in _kernels.items():
+        op = registry.overload(name)
+        library.impl(op, fn, "PrivateUse1")
+        kernels[op] = fn
+        taken.add(op)
+    return taken
+
+
+def _dtype(dtype: torch.dtype | None) -> torch.dtype:
+    return torch.get_default_dtype() if dtype is None else dtype
+
+
+@_kernel("empty.memory_format")
+def _empty(
+    size: list[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> torch.Tensor:
+    if pin_memory:
+        raise RuntimeError("Only dense CPU tensors can be pinned")
+    like = torch.empty(size, dtype=_dtype(dtype), device="meta", memory_format=memory_format or torch.contiguous_format)
+    return empty(tuple(like.shape), tuple(like.stride()), like.dtype)
+
+
+@_kernel("empty_strided")
+def _empty_strided(
+    size: list[int],
+    stride: list[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: bool | None = None,
+) -> torch.Tensor:
+    if pin_memory:
+        raise RuntimeError("Only dense CPU tensors can be pinned")
+    like = torch.empty_strided(size, stride, dtype=_dtype(dtype), device="meta")
+    return empty(tuple(like.shape), tuple(like.stride()), like.dtype)
+
+
+def _run(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """Run a lowered operator through its plan, past the hand-written kernel of the same overload."""
+    from .dispatch import kernel_of, operator_of
+
+    return _cached(op, kernel_of, operator_of)(*args, **kwargs)
+
+
+@functools.lru_cache(maxsize=None)
+def _cached(op: OpOverload, kernel_of: Any, operator_of: Any) -> Callable[..., Any]:
+    return kernel_of(operator_of(op))
+
+
+@_kernel("copy_")
+def _copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    here, there = is_device_tensor(self), is_device_tensor(src)
+    if here and there:
+        return _run(torch.ops.aten.copy_.default, self, src)
+    if there:
+        return self.copy_(to_host(src))
+    if src.device.type != "cpu":
+        raise RuntimeError(f"cannot copy a {src.device} tensor to {DEVICE}: move it to the CPU first")
+    if src.is_complex() and not self.is_complex():
+        src = src.real
+    if src.dim() == 0 and self.dim() == 0 or tuple(src.shape) == tuple(self.shape):
+        moved = to_device(src.to(self.dtype))
+        if _fills_storage(self) and self.stride() == moved.stride():
+            self.untyped_storage().buffer = moved.untyped_storage().buffer
+            return self
+    else:
+        moved = to_device(src.to(self.dtype))
+    return _run(torch.ops.aten.copy_.default, self, moved)
+
+
+def _fills_storage(tensor: torch.Tensor) -> bool:
+    """Whether the tensor covers all of its storage, in the dtype that the buffer has."""
+    from .dtypes import to_torch
+
+    storage = tensor.untyped_storage()
+    needed = storage_nbytes(tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()))
+    return (
+        tensor.storage_offset() == 0 and needed == storage.nbytes() and to_torch(storage.buffer.dtype) is tensor.dtype
+    )
+
+
+@_kernel("_copy_from")
+def _copy_from(self: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    return dst.copy_(self)
+
+
+@_kernel("_copy_from_and_resize")
+def _copy_from_and_resize(self: torch.Tensor, dst: torch.Tensor) -> torch.Tensor:
+    return dst.resize_(self.shape).copy_(self)
+
+
+@_kernel("_to_copy")
+def _to_copy(
+    self: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: bool | None = None,
+    non_blocking: bool = False,
+    memory_format: torch.memory_format | None = None,
+) -> torch.Tensor:
+    if not is_device_tensor(self):  # the dispatcher chose us for the device argument
+        if self.device.type != "cpu":
+            raise RuntimeError(f"cannot copy a {self.device} tensor to {DEVICE}: move it to the CPU first")
+        return to_device(self.to(dtype=dtype or self.dtype, memory_format=memory_format or torch.preserve_format))
+    if device is None or device.type == DEVICE.type:
+        return _run(torch.ops.aten._to_copy.default, self, dtype=dtype, memory_format=memory_format)
+    host = to_host(self)
+    return host.to(device=device, dtype=dtype or host.dtype, memory_format=memory_format or torch.preserve_format)
+
+
+@_kernel("_local_scalar_dense")
+def _local_scalar_dense(self: torch.Tensor) -> Any:
+    if self.numel() != 1:
+        raise RuntimeError(f"a Tensor with {self.numel()} elements cannot be converted to Scalar")
+    value = to_host(self).item()
+    events.record("synchronize", "item")
+    return value
+
+
+@_kernel("set_.source_Storage_storage_offset")
+def _set(
+    self: torch.Tensor, source: torch.UntypedStorage, storage_offset: int, size: list[int], stride: list[int] = ()  # type: ignore[assignment]
+) -> torch.Tensor:
+    from .buffer import contiguous_stride
+
+    return set_storage(self, source, storage_offset, tuple(size), tuple(stride) or contiguous_stride(tuple(size)))
+
+
+@_kernel("set_.source_Storage")
+def _set_storage(self: torch.Tensor, source: torch.UntypedStorage) -> torch.Tensor:
+    return set_storage(self, source, 0, (source.nbytes() // self.dtype.itemsize,), (1,))
+
+
+@_kernel("set_.source_Tensor")
+def _set_tensor(self: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    adopt(self, source)
+    return self
+
+
+@_kernel("set_")
+def _set_nothing(self: torch.Tensor) -> torch.Tensor:
+    adopt(self, empty((0,), (1,), self.dtype))
+    return self
+
+
+@_kernel("resize_")
+def _resize(
+    self: torch.Tensor, size: list[int], *, memory_format: torch.memory_format | None = None
+) -> torch.Tensor:
+    """Give `self` new sizes; its storage grows when needed and keeps its identity and its old bytes."""
+    like = torch.empty(size, dtype=self.dtype, device="meta", memory_format=memory_format or torch.contiguous_format)
+    if tuple(like.shape) == tuple(self.shape) and memory_format is None:
+        return self
+    shape, stride = tuple(like.shape), tuple(like.stride())
+    grow_storage(self.untyped_storage(), self.storage_offset() * self.dtype.itemsize + storage_nbytes(self.dtype, shape, stride))
+    return set_storage(self, self.untyped_storage(), self.storage_offset(), shape, stride)
+
+
+def grow_storage(storage: torch.UntypedStorage, nbytes: int) -> None:
+    """Make `storage` at least `nbytes` long, keeping its bytes."""
+    if nbytes > storage.nbytes():
+        storage.resize_(nbytes)
+
+
+@_kernel("_fused_sdp_choice")
+def _fused_sdp_choice(*args: Any, **kwargs: Any) -> int:
+    return torch.nn.attention.SDPBackend.OVERRIDEABLE.value
+
+
+@_kernel("equal")
+def _equal(self: torch.Tensor, other: torch.Tensor) -> bool:
+    if self.shape != other.shape:
+        return False
+    return bool(torch.eq(self, other).all().item())
+
+

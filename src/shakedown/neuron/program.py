@@ -1,0 +1,205 @@
+"""Numbered values and the steps between them: what one compiled module computes, in a form that can be read and checked.
+
+A program takes buffers (one-dimensional arrays), numbers and random keys, and gives buffers. Between reading views and
+writing them, values are logical: an array with a tensor's sizes. ``print(program)`` shows one line a step::
+
+    v2 = read v0 as float32[8,64]
+    v3 = aten.mul.Tensor(v2, v1) : float32[8,64]
+    v4 = pack v3 as float32[8,64]
+    return v4
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import jax
+
+from . import views
+from .dtypes import to_torch
+from .errors import LoweringError
+from .views import View
+
+Parameter = Literal["buffer", "number", "key"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """Value number `index` of the program."""
+
+    index: int
+
+    def __repr__(self) -> str:
+        return f"v{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """``to = kind(...)``. Fields that a kind does not use are None.
+
+    read: ``view`` of buffer ``args[0]``; write: buffer ``args[0]`` with ``view`` replaced by ``args[1]``; pack: a fresh
+    buffer for ``args[0]`` in the layout of ``view``; call: ``lowering(*args, **kwargs)``; get: item ``view`` of the tuple ``args[0]``.
+    """
+
+    kind: Literal["read", "write", "pack", "call", "get"]
+    to: Ref
+    args: tuple[Any, ...]
+    view: View | int | None = None
+    name: str = ""
+    lowering: Callable[..., Any] | None = None
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    outputs: tuple[View, ...] | None = None  # of a call: what the operator's tensors must look like, in order
+
+    def __str__(self) -> str:
+        if self.kind == "call":
+            given = [repr(a) for a in self.args] + [f"{k}={v!r}" for k, v in self.kwargs.items()]
+            typed = "" if self.outputs is None else " : " + ", ".join(map(str, self.outputs))
+            return f"{self.to} = {self.name}({', '.join(given)}){typed}"
+        if self.kind == "write":
+            return f"{self.to} = write {self.args[1]} into {self.args[0]} as {self.view}"
+        if self.kind == "get":
+            return f"{self.to} = {self.args[0]}[{self.view}]"
+        return f"{self.to} = {self.kind} {self.args[0]} as {self.view}"
+
+
+def map_refs(tree: Any, fn: Callable[[Ref], Any]) -> Any:
+    """`tree` (lists, tuples, dicts) with every :class:`Ref` replaced by ``fn(ref)``."""
+    if isinstance(tree, Ref):
+        return fn(tree)
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(map_refs(t, fn) for t in tree)
+    if isinstance(tree, dict):
+        return {k: map_refs(v, fn) for k, v in tree.items()}
+    return tree
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A finished program; build one with :class:`Builder`. Calling it evaluates its steps (normally under ``jax.jit``)."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    steps: tuple[Step, ...]
+    results: tuple[Ref, ...]
+
+    def __call__(self, *inputs: Any) -> Any:
+        values: list[Any] = [*inputs, *([None] * len(self.steps))]
+
+        def value_of(ref: Ref) -> Any:
+            return values[ref.index]
+
+        for step in self.steps:
+            values[step.to.index] = self._evaluate(step, value_of)
+        results = [values[r.index] for r in self.results]
+        return results[0] if len(results) == 1 else results
+
+    def _evaluate(self, step: Step, value_of: Callable[[Ref], Any]) -> Any:
+        if step.kind == "call":
+            assert step.lowering is not None
+            args, kwargs = map_refs(step.args, value_of), map_refs(step.kwargs, value_of)
+            return _conform(step, step.lowering(*args, **kwargs))
+        first = value_of(step.args[0])
+        if step.kind == "get":
+            return first[step.view]
+        assert isinstance(step.view, View)
+        if step.kind == "read":
+            return views.read(first, step.view)
+        if step.kind == "pack":
+            return views.pack(first, step.view)
+        return views.write(first, step.view, value_of(step.args[1]))
+
+    def __str__(self) -> str:
+        head = ", ".join(f"v{i}: {kind}" for i, kind in enumerate(self.parameters))
+        body = "".join(f"  {step}\n" for step in self.steps)
+        return f"program {self.name}({head}):\n{body}  return {', '.join(map(repr, self.results))}"
+
+    def verify(self) -> Program:
+        """Check that every value is defined once, before its uses, and that results exist. Returns the program.
+
+        Raises:
+            AssertionError: naming the step that breaks the rule.
+        """
+        defined = set(range(len(self.parameters)))
+        for step in self.steps:
+            used: list[int] = []
+            map_refs((step.args, step.kwargs), lambda r, used=used: used.append(r.index))  # type: ignore[misc]
+            assert set(used) <= defined, f"uses an undefined value: {step}"
+            assert step.to.index not in defined, f"defines a value twice: {step}"
+            assert step.kind == "call" or step.view is not None, f"has no view: {step}"
+            defined.add(step.to.index)
+        assert {r.index for r in self.results} <= defined, f"returns an undefined value: {self.results}"
+        return self
+
+
+def _conform(step: Step, result: Any) -> Any:
+    """Hold a lowering to the operator's sizes, and round its result to the operator's dtypes.
+
+    Lowerings compute in the precision that the operator asks for and leave the final rounding to this place.
+    """
+    if step.outputs is None:
+        return result
+    arrays = list(result) if isinstance(result, (list, tuple)) else [result]
+    flat: list[Any] = []
+    for a in arrays:
+        flat.extend(a if isinstance(a, (list, tuple)) else [a])
+    tensors = [a for a in flat if a is not None]
+    if len(tensors) != len(step.outputs):
+        raise LoweringError(f"{step.name}: the lowering gave {len(tensors)} values for {len(step.outputs)} outputs")
+    rounded = []
+    for array, want in zip(tensors, step.outputs):
+        array = jax.numpy.asarray(array)
+        if tuple(array.shape) != want.size:
+            raise LoweringError(f"{step.name}: the lowering gave sizes {list(array.shape)}, the operator {list(want.size)}")
+        rounded.append(array if to_torch(array.dtype) == want.dtype and not array.weak_type else views.cast(array, want.dtype))
+    return rounded
+
+
+class Builder:
+    """Collects parameters, then steps; :meth:`finish` gives the verified :class:`Program`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._parameters: list[Parameter] = []
+        self._steps: list[Step] = []
+
+    def _next(self) -> Ref:
+        return Ref(len(self._parameters) + len(self._steps))
+
+    def parameter(self, kind: Parameter) -> Ref:
+        assert not self._steps, "parameters come before steps"
+        ref = self._next()
+        self._parameters.append(kind)
+        return ref
+
+    def _step(self, kind: Any, *args: Any, **fields: Any) -> Ref:
+        ref = self._next()
+        self._steps.append(Step(kind, ref, args, **fields))
+        return ref
+
+    def read(self, buffer: Ref, view: View) -> Ref:
+        return self._step("read", buffer, view=view)
+
+    def write(self, buffer: Ref, view: View, value: Ref) -> Ref:
+        return self._step("write", buffer, value, view=view)
+
+    def pack(self, value: Ref, view: View) -> Ref:
+        return self._step("pack", value, view=view)
+
+    def get(self, values: Ref, index: int) -> Ref:
+        return self._step("get", values, view=index)
+
+    def call(
+        self,
+        name: str,
+        lowering: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        outputs: tuple[View, ...] | None,
+    ) -> Ref:
+        """Call `lowering`. With `outputs` given, the value is the flat list of the operator's tensors."""
+        return self._step("call", *args, name=name, lowering=lowering, kwargs=kwargs, outputs=outputs)
+
+    def finish(self, results: Sequence[Ref]) -> Program:
+        return Program(self.name, tuple(self._parameters), tuple(self._steps), tuple(results)).verify()

@@ -1,0 +1,187 @@
+"""The only importer of the PJRT client (through JAX): compile, move, wait.
+
+XLA options, each with its reason:
+
+- ``xla_allow_excess_precision=False``: a chain of bfloat16 operators in one program rounds after each of them, as
+  eager execution does.
+- ``xla_cpu_use_fusion_emitters=False`` for single-operator programs: halves the compile time of a tiny elementwise
+  kernel at the same speed. Whole graphs keep the emitters, which make them faster.
+- ``jax_cpu_enable_async_dispatch=False``: on the CPU plugin a small call costs a third when it completes on return.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from . import config, events
+from .dtypes import CARRIER, to_numpy
+
+Array = jax.Array
+
+_SHARED_ZEROS_LIMIT = 1 << 20  # bytes: zero buffers up to this size are made once per length and dtype, and shared
+
+_tracing = threading.local()
+_device: Any = None
+
+
+def start() -> None:
+    """Configure JAX and take its default device. Called once, before the first program."""
+    global _device
+    jax.config.update("jax_enable_x64", True)
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    if config.CACHE():
+        directory = config.CACHE_DIR()
+        os.makedirs(directory, exist_ok=True)
+        jax.config.update("jax_compilation_cache_dir", str(directory))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    jax.monitoring.register_event_listener(_on_event)
+    jax.monitoring.register_event_duration_secs_listener(_on_duration)
+    _device = jax.devices()[0]
+
+
+# --- compiling ----------------------------------------------------------------------------------------------------------
+
+
+def _on_event(event: str, **_: Any) -> None:
+    if event == "/jax/compilation_cache/cache_hits":
+        _tracing.cache_hit = True
+
+
+def _on_duration(event: str, seconds: float, **_: Any) -> None:
+    if event != "/jax/core/compile/backend_compile_duration":
+        return
+    name = getattr(_tracing, "name", None)
+    hit, _tracing.cache_hit = getattr(_tracing, "cache_hit", False), False
+    if name is None:
+        return  # a computation of somebody else's, or a transfer of ours
+    _tracing.name = None
+    duration = int(seconds * 1e9)
+    events.record(
+        "compile",
+        name,
+        start_ns=time.perf_counter_ns() - duration,
+        duration_ns=duration,
+        detail="persistent-cache" if hit else "compiled",
+    )
+
+
+def note_trace(name: str) -> None:
+    """Called while a program is traced: the compile that follows on this thread is `name`'s."""
+    _tracing.name = name
+
+
+_SINGLE = {"xla_allow_excess_precision": False, "xla_cpu_use_fusion_emitters": False}
+_GRAPH = {"xla_allow_excess_precision": False}
+
+
+def compile(run: Callable[..., Any], name: str, *, single: bool, donate: Sequence[int] = ()) -> Callable[..., Any]:
+    """A callable on ``jax.Array``s that compiles `run` on its first call for each signature of inputs.
+
+    `single` programs hold one operator; the others are graphs. Inputs numbered in `donate` are consumed by the call.
+    """
+
+    def program(*inputs: Array) -> Any:
+        note_trace(name)
+        return run(*inputs)
+
+    program.__name__ = program.__qualname__ = "".join(c if c.isalnum() else "_" for c in name)
+    return jax.jit(program, donate_argnums=tuple(donate), compiler_options=_SINGLE if single else _GRAPH)
+
+
+# --- moving -------------------------------------------------------------------------------------------------------------
+
+
+def upload(host: torch.Tensor) -> Array:
+    """A device buffer with the elements of the one-dimensional, contiguous CPU tensor `host`; never shares its memory."""
+    dtype = to_numpy(host.dtype)
+    start_ns = time.perf_counter_ns()
+    carrier = CARRIER[host.dtype.itemsize][1]
+    array = host.detach().resolve_conj().resolve_neg().view(carrier).numpy().copy().view(dtype)
+    made = jnp.asarray(array)
+    events.record(
+        "transfer",
+        "host-to-device",
+        start_ns=start_ns,
+        duration_ns=time.perf_counter_ns() - start_ns,
+        nbytes=array.nbytes,
+    )
+    return made
+
+
+def download(buffer: Array, dtype: torch.dtype) -> torch.Tensor:
+    """A one-dimensional CPU tensor of `dtype` with the bytes of `buffer`; waits for its value and owns its memory.
+
+    Where the buffer's length in bytes is no multiple of the item size, the surplus bytes are dropped.
+    """
+    start_ns = time.perf_counter_ns()
+    array = np.array(buffer)
+    raw = torch.from_numpy(array.view(np.uint8))
+    host = raw[: raw.numel() // dtype.itemsize * dtype.itemsize].view(dtype)
+    events.record(
+        "transfer",
+        "device-to-host",
+        start_ns=start_ns,
+        duration_ns=time.perf_counter_ns() - start_ns,
+        nbytes=array.nbytes,
+    )
+    return host
+
+
+_zeros: dict[tuple[int, torch.dtype], Array] = {}
+
+
+def zeros(length: int, dtype: torch.dtype) -> Array:
+    """A buffer of zeros. Small ones are shared: a buffer is a value, and nobody writes into one."""
+    found = _zeros.get((length, dtype))
+    if found is None:
+        found = jnp.asarray(np.zeros(length, to_numpy(dtype)))
+        if found.nbytes <= _SHARED_ZEROS_LIMIT:
+            _zeros[length, dtype] = found
+    return found
+
+
+_NUMBER_LIMIT = 4096
+_numbers: dict[type, dict[Any, Array]] = {bool: {}, int: {}, float: {}, complex: {}}
+
+
+def number(value: Any) -> Array:
+    """A Python number as a 0-d, weakly typed device value. Recent ones are kept, as moving one costs as much as an add."""
+    known = _numbers[type(value)]
+    found = known.get(value)
+    if found is None or value == 0:  # 0.0 and -0.0 are equal as keys
+        found = jnp.asarray(value)
+        if len(known) >= _NUMBER_LIMIT:
+            known.clear()
+        if value != 0 or type(value) is int or type(value) is bool:
+            known[value] = found
+    return found
+
+
+def host_scalar(tensor: torch.Tensor) -> Array:
+    """A 0-d CPU tensor as a 0-d device value of the same dtype (not weakly typed: it takes part in promotion)."""
+    dtype = to_numpy(tensor.dtype)
+    return jnp.asarray(tensor.detach().view(CARRIER[tensor.dtype.itemsize][1]).numpy().copy().view(dtype))
+
+
+# --- waiting ------------------------------------------------------------------------------------------------------------
+
+
+def synchronize(reason: str) -> None:
+    """Return when everything dispatched so far has finished. `reason` is kept in the event stream."""
+    start_ns = time.perf_counter_ns()
+    jax.effects_barrier()
+    # Execution on one device is in order: a computation dispatched now ends after all before it.
+    jax.block_until_ready(jax.device_put(np.zeros((), np.int32), _device) + 0)
+    events.record(
+        "synchronize", reason, start_ns=start_ns, duration_ns=time.perf_counter_ns() - start_ns
+    )

@@ -1,0 +1,73 @@
+"""Tensors between host and device, and a tensor's metadata set to another's storage."""
+
+from __future__ import annotations
+
+import torch
+
+from . import runtime
+from .buffer import contiguous_stride, template
+
+_CPU_KEY = torch._C.DispatchKey.CPU
+_set_metadata = torch.ops.aten.set_.source_Storage_storage_offset
+
+
+def adopt(tensor: torch.Tensor, source: torch.Tensor) -> None:
+    """Make `tensor` refer to the storage of `source`, with its sizes, strides and offset (resizing an output does this)."""
+    set_storage(tensor, source.untyped_storage(), source.storage_offset(), source.shape, source.stride())
+
+
+def set_storage(
+    tensor: torch.Tensor, storage: torch.UntypedStorage, offset: int, size: tuple[int, ...], stride: tuple[int, ...]
+) -> torch.Tensor:
+    """``tensor.set_`` by the CPU kernel, which only touches metadata."""
+    return _set_metadata._op_dk(_CPU_KEY, tensor, storage, offset, list(size), list(stride))
+
+
+def view_on(storage: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:
+    """A new device tensor on `storage` with the dtype, sizes, strides and offset of `like`."""
+    made = empty((0,), (1,), like.dtype)
+    return set_storage(made, storage, like.storage_offset(), like.shape, like.stride())
+
+
+def empty(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """A new device tensor; its elements are zeros today, but nobody may rely on it."""
+    layout = template(dtype, tuple(size), tuple(stride))
+    return layout.new(runtime.zeros(layout.nbytes // dtype.itemsize, dtype))
+
+
+def to_device(host: torch.Tensor) -> torch.Tensor:
+    """A new device tensor with the values, dtype, sizes and strides of the CPU tensor `host`, in memory of its own.
+
+    Strides are kept when the tensor fills its memory without overlap, and made row-major otherwise.
+    """
+    if not is_dense(host):
+        host = host.contiguous()
+    size, stride = tuple(host.shape), tuple(host.stride())
+    layout = template(host.dtype, size, stride)
+    if host.numel() == 0:
+        return layout.new(runtime.zeros(0, host.dtype))
+    return layout.new(runtime.upload(host.detach().as_strided((host.numel(),), (1,))))
+
+
+def to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """A new CPU tensor with the values, dtype, sizes and (when dense) strides of the device tensor `tensor`."""
+    storage = tensor.untyped_storage()
+    if tensor.numel() == 0:
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+    whole = tensor.numel() * tensor.dtype.itemsize == storage.nbytes() and is_dense(tensor)
+    if not whole:
+        tensor = tensor.clone(memory_format=torch.preserve_format)
+    flat = runtime.download(tensor.untyped_storage().buffer, tensor.dtype)
+    return flat.as_strided(tensor.shape, tensor.stride())
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements fill a block of memory exactly, in some order of dimensions."""
+    if tensor.stride() == contiguous_stride(tuple(tensor.shape)):
+        return True
+    expected = 1
+    for stride, size in sorted((s, n) for n, s in zip(tensor.shape, tensor.stride()) if n > 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True

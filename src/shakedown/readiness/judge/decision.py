@@ -1,0 +1,108 @@
+"""Stage 6: evidence and requirements to one judgement, with what it rests on and what stays open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from .. import evidence as ev
+from ..requirements import Requirements
+from .numerics import Vector
+from .results import FAILED, BetweenModes, Cell, CellResult, Judgement, Statement
+from .verdict import Found, judge_cell
+
+OPEN = (
+    "restart with optimizer state, distribution over several devices, and recovery",
+    "loss parity over a long run: here k steps are compared, each from the device's own state",
+    "cost and payback",
+)
+
+
+def judge(
+    root: Path, cells: list[Cell], requirements: Requirements, rehearsal: bool
+) -> tuple[Judgement, dict[str, dict[str, list[Vector]]]]:
+    """Judge a whole run from its directory: a pure function of the files there."""
+    found = Found.read(root, cells)
+    results: list[CellResult] = []
+    vectors: dict[str, dict[str, list[Vector]]] = {}
+    for cell in cells:
+        result, vectors[cell.id] = judge_cell(found, cell, requirements)
+        results.append(result)
+    by_id = {cell.id: cell for cell in cells}
+    candidates = [r for r in results if by_id[r.cell].mode != "reference"]
+    tested = [r for r in candidates if r.verdict != "untested"]
+    failed = [r for r in tested if r.verdict in FAILED]
+    references = [r for r in results if by_id[r.cell].mode == "reference"]
+    doubtful = [r.cell for r in references if r.verdict in FAILED]
+    kind = "rehearsal" if rehearsal else "measured"
+    where = " in rehearsal on the embedded device, which is not Trainium" if rehearsal else ""
+    if doubtful:
+        verdict, sentence = "inconclusive", f"the CPU does not pass its own gates ({', '.join(doubtful)}), so they decide nothing"
+    elif not tested:
+        verdict, sentence = "inconclusive", "nothing was tested on the target"
+    elif failed:
+        verdict = "failed"
+        sentence = f"{len(failed)} of {len(tested)} tested cells failed{where}: " + ", ".join(
+            f"{r.cell} ({r.verdict})" for r in failed
+        )
+    else:
+        verdict = "passed"
+        sentence = f"all {len(tested)} tested cells match float64 truth within what rounding explains{where}"
+    return Judgement(
+        verdict=verdict,  # type: ignore[arg-type]
+        sentence=sentence,
+        cells=results,
+        between_modes=_between_modes(found, cells),
+        statements=_statements(results, by_id, kind),
+    ), vectors
+
+
+def _statements(results: list[CellResult], by_id: dict[str, Cell], kind: str) -> list[Statement]:
+    """One sentence for each result that the decision rests on, then what is open."""
+    said: list[Statement] = []
+    for result in results:
+        cell = by_id[result.cell]
+        if result.verdict == "untested":
+            said.append(Statement(kind="open", text=f"{cell.id} is untested: {result.reason}"))
+            continue
+        spoken = "measured" if cell.mode == "reference" else kind
+        fallbacks = {f.name for case in result.cases if case.paths for f in case.paths.fallbacks or []}
+        seen = [case.paths for case in result.cases if case.paths]
+        if cell.mode == "reference":
+            path = ""
+        elif any(p.fallbacks is None for p in seen):
+            path = "; fallbacks cannot be seen on this target"
+        else:
+            path = f"; {len(fallbacks)} operators fell back to the CPU" if seen else ""
+        words = ", ".join(f"{case.case} {case.verdict}" for case in result.cases)
+        said.append(Statement(kind=spoken, text=f"{cell.id}: {words}{path}"))  # type: ignore[arg-type]
+    return said + [Statement(kind="open", text=f"untested: {text}") for text in OPEN]
+
+
+def _between_modes(found: Found, cells: list[Cell]) -> list[BetweenModes]:
+    """Compare compiled with eager directly, in step 1, where both start from the same bits."""
+    result = []
+    for cell in cells:
+        if cell.mode != "compiled" or cell.cache == "warm":
+            continue
+        other_id = cell.id.replace("compiled", "eager", 1)
+        for case in cell.cases:
+            one, other = found.cases.get((other_id, case)), found.cases.get((cell.id, case))
+            if one is None or other is None or ev.blendable(one, other):
+                continue
+            left, right = ev.tensors(one, found.root), ev.tensors(other, found.root)
+            worst, name, equal = 0.0, "", True
+            for key in sorted(left.keys() & right.keys()):
+                if not key.startswith("step1/") or "/weight/" in key or left[key].shape != right[key].shape:
+                    continue
+                a, b = left[key].astype(np.float64), right[key].astype(np.float64)
+                equal &= bool(np.array_equal(a, b, equal_nan=True))
+                size = float(np.linalg.norm(a.ravel()))
+                gap = float(np.linalg.norm((a - b).ravel())) / size if size else 0.0
+                if gap > worst:
+                    worst, name = gap, key
+            result.append(
+                BetweenModes(one=other_id, other=cell.id, case=case, bit_equal=equal, relative_l2=worst, tensor=name)
+            )
+    return result

@@ -1,0 +1,264 @@
+"""How far one tensor is from truth, and whether that is more than rounding explains.
+
+:func:`measure` gives a vector of numbers, since any single one can be fooled: a zeroed row keeps cosine 0.998, a uniform
+0.2 % scaling keeps cosine 1.0000000, and a correct sequential sum fails a fixed elementwise tolerance. :func:`gates` turns
+the vector into findings. Arrays are NumPy's; truth is float64.
+
+Notation: c device, t truth, r the CPU at the same precision with its own truth, u unit roundoff, K terms in the longest sum.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..requirements import Numerics
+from . import formats
+
+_TINY = 1e-300
+_HUGE = 1e12  # a ratio to nothing: any number would mislead, and JSON has no infinity
+_ACCUMULATE = "float32"  # half precisions multiply in their own format and add in this one
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """Largest error that passes, as L2 norms: of the whole tensor and of each row; and what they are shares of."""
+
+    whole: float
+    rows: np.ndarray
+    scale: float
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One tensor to judge, with all that is known about it. ``start`` is a weight's value before the step."""
+
+    name: str
+    role: str
+    dtype: str
+    device: np.ndarray
+    truth: np.ndarray
+    reference_error: np.ndarray | None
+    reduction: int
+    peers_rms: float = 0.0
+    start: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Vector:
+    """The numbers of one tensor. ``margin`` is error over allowed error: above 1 the tensor fails."""
+
+    name: str
+    role: str
+    dtype: str
+    shape: tuple[int, ...]
+    relative_l2: float
+    allowed_relative_l2: float
+    margin: float
+    ratio_to_cpu: float | None
+    ulp_mean: float | None
+    ulp_share_above: float | None
+    worst_row: int | None
+    worst_row_relative_l2: float | None
+    row_margin: float | None
+    max_abs: float
+    max_abs_at: tuple[int, ...]
+    outside_criterion: float | None
+    nonfinite_mismatches: int
+    bias_sigmas: float | None
+    mean_error: float
+    scale_minus_one: float | None
+    update_made: float | None
+    findings: tuple[str, ...] = ()
+
+
+def _rows(values: np.ndarray, role: str) -> np.ndarray:
+    """View as rows: positions of an output (all but its last axis), units of a weight or gradient (its first axis)."""
+    if values.ndim < 2 or not values.size:
+        return values.reshape(1, -1)
+    return values.reshape(-1, values.shape[-1]) if role == "output" else values.reshape(values.shape[0], -1)
+
+
+def _norm(values: np.ndarray) -> float:
+    return float(np.linalg.norm(values.ravel()))
+
+
+def allowed(subject: Subject, demand: Numerics) -> Allowed:
+    """The gate: what rounding explains, by theory or by what the CPU itself shows at this precision.
+
+    Theory: c*sqrt(K)*u of the precision sums are made in, or c*u of the precision results are stored in, whichever is
+    larger, relative to the tensor's own norm. For a weight the norm counts once (it is stored again) and its update with
+    sqrt(K) for the optimizer's roundings. Small tensors are judged on the scale of their peers. Practice: a multiple of
+    the CPU's error in the same tensor.
+    """
+    truth_rows = _rows(subject.truth, subject.role)
+    own = _rows(subject.reference_error, subject.role) if subject.reference_error is not None else None
+    u = formats.roundoff(subject.dtype)
+    if subject.start is not None:
+        update = subject.truth - subject.start
+        relative = demand.rounding_factor * u
+        grown = math.sqrt(demand.update_operations)
+        scale = _norm(subject.truth) + grown * _norm(update)
+        row_scale = np.linalg.norm(truth_rows, axis=1) + grown * np.linalg.norm(_rows(update, subject.role), axis=1)
+    else:
+        in_sums = formats.roundoff(_ACCUMULATE) if u > formats.roundoff(_ACCUMULATE) else u
+        relative = demand.rounding_factor * max(math.sqrt(subject.reduction) * in_sums, u)
+        floor = demand.floor_share * subject.peers_rms * math.sqrt(max(subject.truth.size, 1))
+        scale = max(_norm(subject.truth), floor)
+        row_scale = np.linalg.norm(truth_rows, axis=1)
+    whole = relative * scale
+    if own is not None:
+        whole = max(whole, demand.reference_factor * _norm(own))
+    row_scale = np.maximum(row_scale, demand.floor_share * scale / math.sqrt(max(len(truth_rows), 1)))
+    rows = demand.row_factor * whole / max(scale, _TINY) * row_scale
+    if own is not None:
+        rows = np.maximum(rows, demand.reference_factor * float(np.linalg.norm(own, axis=1).max(initial=0.0)))
+    return Allowed(whole, rows, scale)
+
+
+def measure(subject: Subject, demand: Numerics) -> Vector:
+    """All numbers of one tensor, with the findings that its gates make of them."""
+    if not np.issubdtype(subject.device.dtype, np.floating):
+        return _exact(subject)
+    device, truth = subject.device.astype(np.float64), subject.truth.astype(np.float64)
+    mismatched = int((np.isfinite(device) != np.isfinite(truth)).sum())
+    sound = np.isfinite(device) & np.isfinite(truth)
+    device, truth = np.where(sound, device, 0.0), np.where(sound, truth, 0.0)
+    subject = Subject(**{**subject.__dict__, "device": device, "truth": truth})
+    # A weight is compared with the nearest storable number: an update below half a spacing is lost on every device.
+    target = formats.rounded(truth, subject.dtype) if subject.start is not None else truth
+    error = device - target
+    limit = allowed(subject, demand)
+    row_error = np.linalg.norm(_rows(error, subject.role), axis=1)
+    row_margins = np.minimum(row_error / np.maximum(limit.rows, _TINY), _HUGE)
+    worst = int(row_margins.argmax()) if row_margins.size else 0
+    several = row_margins.size > 1
+    row_truth = np.linalg.norm(_rows(truth, subject.role), axis=1)
+    spaced = np.abs(error) / formats.spacing(truth, subject.dtype)
+    criterion = demand.criteria.get(subject.dtype)
+    outside = None
+    if criterion is not None and error.size:
+        outside = float((np.abs(device - truth) > criterion.absolute + criterion.relative * np.abs(truth)).mean())
+    own = None if subject.reference_error is None else _norm(subject.reference_error)
+    at = np.unravel_index(int(np.abs(error).argmax()), error.shape) if error.size else ()
+    deviation = float(error.std()) / math.sqrt(max(error.size, 1))
+    mean = float(error.mean()) if error.size else 0.0
+    squared = float((truth * truth).sum())
+    vector = Vector(
+        name=subject.name,
+        role=subject.role,
+        dtype=subject.dtype,
+        shape=tuple(truth.shape),
+        relative_l2=_norm(error) / limit.scale if limit.scale else _norm(error),
+        allowed_relative_l2=limit.whole / limit.scale if limit.scale else 0.0,
+        margin=_ratio(_norm(error), limit.whole),
+        ratio_to_cpu=None if not own else _norm(error) / own,
+        ulp_mean=float(spaced.mean()) if error.size else None,
+        ulp_share_above=float((spaced > demand.ulp_threshold).mean()) if error.size else None,
+        worst_row=worst if several else None,
+        worst_row_relative_l2=_ratio(float(row_error[worst]), float(row_truth[worst])) if several else None,
+        row_margin=float(row_margins[worst]) if several else None,
+        max_abs=float(np.abs(error).max(initial=0.0)),
+        max_abs_at=tuple(int(i) for i in at),
+        outside_criterion=outside,
+        nonfinite_mismatches=mismatched,
+        bias_sigmas=abs(mean) / deviation if deviation else None,
+        mean_error=mean,
+        scale_minus_one=float((error * truth).sum()) / squared if squared else None,
+        update_made=_update_made(subject, target),
+    )
+    return Vector(**{**vector.__dict__, "findings": tuple(gates(vector, subject, error, limit, demand))})
+
+
+def _ratio(value: float, limit: float) -> float:
+    if value == 0:
+        return 0.0
+    return min(value / limit, _HUGE) if limit else _HUGE
+
+
+def _exact(subject: Subject) -> Vector:
+    """Integers, indices and masks have one right answer."""
+    wrong = subject.device != subject.truth
+    count = int(wrong.sum())
+    at = tuple(int(i) for i in np.argwhere(wrong)[0]) if count else ()
+    difference = np.abs(subject.device.astype(np.float64) - subject.truth.astype(np.float64))
+    findings = (f"{count} of {wrong.size} values differ where equality is required, first at {list(at)}",) if count else ()
+    return Vector(
+        subject.name, subject.role, subject.dtype, tuple(subject.truth.shape), float(count > 0), 0.0,
+        _HUGE if count else 0.0, None, None, None, None, None, None, float(difference.max(initial=0.0)), at,
+        None, 0, None, 0.0, None, None, findings,
+    )  # fmt: skip
+
+
+def _update_made(subject: Subject, target: np.ndarray) -> float | None:
+    """Share of the expected update that the weight made: 1 right, 0 no step, 0.5 half the learning rate."""
+    if subject.start is None:
+        return None
+    expected = target - subject.start
+    squared = float((expected * expected).sum())
+    return float(((subject.device - subject.start) * expected).sum()) / squared if squared else None
+
+
+def gates(v: Vector, subject: Subject, error: np.ndarray, limit: Allowed, demand: Numerics) -> list[str]:
+    """What is wrong with the tensor, in words; empty when rounding explains all of it."""
+    found: list[str] = []
+    if v.nonfinite_mismatches:
+        found.append(f"{v.nonfinite_mismatches} values are finite on one side only")
+    if v.margin > 1:
+        found.append(
+            f"relative L2 error {v.relative_l2:.2e}, allowed {v.allowed_relative_l2:.2e}: {_explain(v, subject, error)}"
+        )
+    if v.row_margin is not None and v.row_margin > 1 and v.margin <= 1:
+        found.append(f"row {v.worst_row} is off by {v.worst_row_relative_l2:.1%} of its size: {_row_words(v, subject)}")
+    material = demand.material_share * limit.whole
+    if v.margin <= 1 and error.size > 1:
+        rms_mean = abs(v.mean_error) * math.sqrt(error.size)
+        if v.bias_sigmas is not None and v.bias_sigmas > demand.bias_sigmas and rms_mean > material:
+            found.append(f"errors are one-sided: mean {v.mean_error:.2e}, {v.bias_sigmas:.0f} standard errors from zero")
+        off_scale = abs(v.scale_minus_one or 0.0) * _norm(subject.truth)
+        if off_scale > max(material, demand.rounding_factor * formats.roundoff(v.dtype) * _norm(subject.truth)):
+            found.append(f"values are uniformly scaled by {1 + (v.scale_minus_one or 0.0):.6f}")
+    if v.update_made is not None and subject.start is not None and abs(v.update_made - 1) > _update_slack(subject, demand):
+        found.append(f"the weight made {v.update_made:.1%} of the update that its own gradient calls for")
+    return found
+
+
+def _update_slack(subject: Subject, demand: Numerics) -> float:
+    """Uncertainty of :func:`_update_made`: rounding of the stored weight, averaged over the elements of the tensor."""
+    assert subject.start is not None
+    u = formats.roundoff(subject.dtype)
+    expected = formats.rounded(subject.truth, subject.dtype) - subject.start
+    moved = expected != 0
+    weight, step = _norm(np.where(moved, subject.truth, 0.0)), _norm(expected)
+    stored = u * weight / step * demand.rounding_factor / math.sqrt(max(int(moved.sum()), 1))
+    return demand.rounding_factor * (u * math.sqrt(demand.update_operations) + stored)
+
+
+def _explain(v: Vector, subject: Subject, error: np.ndarray) -> str:
+    """The likeliest shape of a failure: zeroed, one row, a scale, or a narrower format."""
+    device, truth = subject.device, subject.truth
+    if not device.any() and truth.any():
+        return "every value is zero"
+    total = float((error * error).sum())
+    per_row = (_rows(error, v.role) ** 2).sum(axis=1)
+    if per_row.size > 1 and total and per_row.max() > 0.9 * total:
+        return _row_words(v, subject, int(per_row.argmax()))
+    if v.scale_minus_one is not None:
+        left = error - v.scale_minus_one * truth
+        if float((left * left).sum()) < 0.1 * total:
+            return f"values are uniformly scaled by {1 + v.scale_minus_one:.6f}"
+    u = formats.roundoff(v.dtype)
+    own = v.relative_l2 / v.ratio_to_cpu if v.ratio_to_cpu else math.sqrt(subject.reduction) * u
+    observed = u * v.relative_l2 / own
+    if v.relative_l2 > 0.5 or observed > 2.0**-3:
+        return "no number format explains an error of this size"
+    return f"behaves like {formats.nearest(observed)}"
+
+
+def _row_words(v: Vector, subject: Subject, row: int | None = None) -> str:
+    row = v.worst_row if row is None else row
+    assert row is not None
+    zero = not _rows(subject.device, v.role)[row].any() and _rows(subject.truth, v.role)[row].any()
+    return f"row {row} is zero" if zero else f"the error lies in row {row}"

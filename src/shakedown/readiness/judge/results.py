@@ -1,0 +1,162 @@
+"""The values that judgement produces. They are part of the record, so each is a pydantic model with a JSON schema."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+# match: within every gate. mismatch: outside one. crashed, timeout, killed: what became of the process.
+# untested: not run or not judgeable, with the reason; never counted as a pass.
+Verdict = Literal["match", "mismatch", "crashed", "timeout", "killed", "untested"]
+FAILED: tuple[Verdict, ...] = ("mismatch", "crashed", "timeout", "killed")
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Outcome(_Frozen):
+    """What became of one process. ``exit_code`` is negative for a signal, None where nothing was started."""
+
+    status: Literal["finished", "crashed", "timeout", "killed", "untested"]
+    exit_code: int | None = None
+    seconds: float = 0.0
+    stderr_file: str | None = None
+    stderr_tail: str = ""
+    reason: str = ""
+
+
+class Cell(_Frozen):
+    """One process of the trial: mode, precision and cache state. ``cases`` run in it in this order."""
+
+    id: str
+    mode: Literal["reference", "eager", "compiled", "adaptive"]
+    dtype: str
+    cache: Literal["cold", "warm", "none"]
+    target: str
+    cases: list[str]
+    outcome: Outcome
+
+
+class TensorSummary(_Frozen):
+    """The tensor that used most of its allowance, and how many there were."""
+
+    judged: int
+    failed: int
+    worst_name: str
+    worst_margin: float
+    worst_relative_l2: float
+    worst_allowed: float
+    worst_ratio_to_cpu: float | None
+    largest_outside_criterion: float | None
+
+
+class PhaseSummary(_Frozen):
+    """Operators of one phase in one step: how often on the device, how often on the CPU instead, and bytes moved."""
+
+    phase: str
+    executed: int
+    distinct: int
+    fallbacks: int | None
+    moved_bytes: int | None
+
+
+class Fallback(_Frozen):
+    """One operator that left the device, in one phase of one step."""
+
+    name: str
+    phase: str
+    reason: str
+    count: int
+    seconds: float
+    nbytes: int
+
+
+class PathSummary(_Frozen):
+    """Where a later step ran, and what the first one compiled. None = cannot be seen on this target."""
+
+    source: str
+    phases: list[PhaseSummary]
+    fallbacks: list[Fallback] | None
+    compiled: int | None
+    compile_seconds: float | None
+    loaded: int | None
+    load_seconds: float | None
+
+
+class Series(_Frozen):
+    """Seconds of a step: median and quartiles over `n` steps of one process. ``withheld`` says why not to use it."""
+
+    n: int
+    median: float
+    q1: float
+    q3: float
+    p90: float | None
+    spread: float
+    warnings: list[str]
+    withheld: str = ""
+
+
+class TimingSummary(_Frozen):
+    """Seconds: start-up of the process, its first step by phase, later steps whole and by phase."""
+
+    startup: dict[str, float]
+    first_step: dict[str, float]
+    later: Series
+    later_phases: dict[str, float]
+
+
+class CaseResult(_Frozen):
+    """The judgement of one case in one process."""
+
+    case: str
+    verdict: Verdict
+    reason: str = ""
+    findings: list[str] = []
+    tensors: TensorSummary | None = None
+    losses: dict[str, float] = {}
+    training_steps: int | None = None
+    graphs: dict[str, Any] | None = None
+    paths: PathSummary | None = None
+    timing: TimingSummary | None = None
+
+
+class CellResult(_Frozen):
+    """The judgement of one process: its worst case decides."""
+
+    cell: str
+    verdict: Verdict
+    reason: str = ""
+    cache_proof: str
+    cache_proved: bool
+    repeats: str
+    cases: list[CaseResult]
+
+
+class BetweenModes(_Frozen):
+    """Largest relative L2 difference between two modes of the device in step 1, over outputs, loss and gradients."""
+
+    one: str
+    other: str
+    case: str
+    bit_equal: bool
+    relative_l2: float
+    tensor: str
+
+
+class Statement(_Frozen):
+    """One sentence of the decision. measured, documented or open; rehearsal where our own device was the target."""
+
+    kind: Literal["measured", "rehearsal", "documented", "open"]
+    text: str
+
+
+class Judgement(_Frozen):
+    """Everything that follows from evidence and requirements."""
+
+    verdict: Literal["passed", "failed", "inconclusive"]
+    sentence: str
+    cells: list[CellResult]
+    between_modes: list[BetweenModes]
+    statements: list[Statement]

@@ -1,0 +1,253 @@
+"""Judge every case of every process: numbers first, then what else must hold, then timing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from .. import evidence as ev
+from ..errors import EvidenceError
+from ..evidence import Evidence, SelfTest, Truth
+from ..requirements import Requirements
+from . import formats, numerics, paths, timing
+from .results import CaseResult, Cell, CellResult, TensorSummary, Verdict
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Found:
+    """All evidence of a run, read from its directory. Tensors stay on disk until they are judged."""
+
+    root: Path
+    cases: dict[tuple[str, str], Evidence]
+    truths: dict[str, Truth]
+    self_tests: dict[str, SelfTest]
+    damaged: dict[tuple[str, str], str]
+
+    @classmethod
+    def read(cls, root: Path, cells: list[Cell]) -> Found:
+        """Collect what the cells left. A damaged file is remembered and makes its case untested."""
+        cases: dict[tuple[str, str], Evidence] = {}
+        truths: dict[str, Truth] = {}
+        tests: dict[str, SelfTest] = {}
+        damaged: dict[tuple[str, str], str] = {}
+        for cell in cells:
+            folder = root / "evidence" / cell.id
+            for case in cell.cases:
+                path = folder / f"{case}.json"
+                if not path.exists():
+                    continue
+                try:
+                    found = cases[cell.id, case] = ev.read(Evidence, path)
+                    truth = root / "evidence" / "truth" / f"{found.tensors_sha256[:16]}.json"
+                    if truth.exists():
+                        truths[found.tensors_sha256] = ev.read(Truth, truth)
+                except EvidenceError as error:
+                    damaged[cell.id, case] = str(error)
+            if (folder / "self-test.json").exists():
+                tests[cell.id] = ev.read(SelfTest, folder / "self-test.json")
+        return cls(root, cases, truths, tests, damaged)
+
+    def pair(self, found: Evidence) -> tuple[Arrays, Arrays]:
+        """Tensors of the device and of its truth."""
+        return ev.tensors(found, self.root), ev.tensors(self.truths[found.tensors_sha256], self.root)
+
+
+def expand(names: list[str]) -> list[str]:
+    """Give a repeated case a name of its own: 1x128, 2x32, 1x128 becomes 1x128, 2x32, 1x128#2."""
+    seen: dict[str, int] = {}
+    expanded = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        expanded.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
+    return expanded
+
+
+def reference_errors(found: Found, dtype: str, case: str) -> Arrays:
+    """The CPU's own error in each tensor, at this precision: what the network itself does to rounding errors."""
+    reference = found.cases.get((f"reference-{dtype}", case))
+    if reference is None or reference.tensors_sha256 not in found.truths:
+        return {}
+    device, truth = found.pair(reference)
+    infos = {f"step{t.step}/{t.role}/{t.name}": t for t in reference.tensors}
+    errors = {}
+    for name, value in truth.items():
+        if name in device and np.issubdtype(value.dtype, np.floating) and device[name].shape == value.shape:
+            exact = value.astype(np.float64)
+            target = formats.rounded(exact, infos[name].dtype) if infos[name].role == "weight" else exact
+            errors[name] = device[name].astype(np.float64) - target
+    return errors
+
+
+def vectors(found: Found, subject: Evidence, own: Arrays, requirements: Requirements) -> list[numerics.Vector]:
+    """Judge every tensor of one case against its truth."""
+    device, truth = found.pair(subject)
+    initial = ev.load_file(found.root / "snapshot" / "weights.safetensors") if subject.tensors else {}
+    steps = sorted({t.step for t in found.truths[subject.tensors_sha256].tensors})
+    result = []
+    for step in steps:
+        gradients = [v for k, v in truth.items() if k.startswith(f"step{step}/gradient/")]
+        count = sum(g.size for g in gradients)
+        rms = float(np.sqrt(sum(float((g.astype(np.float64) ** 2).sum()) for g in gradients) / count)) if count else 0.0
+        for info in subject.tensors:
+            key = f"step{step}/{info.role}/{info.name}"
+            if info.step != step or key not in truth:
+                continue
+            start = None
+            if info.role == "weight":
+                before = initial[info.name] if step == 1 else device[f"step{step - 1}/weight/{info.name}"]
+                start = formats.rounded(before.astype(np.float64), info.dtype)
+            result.append(
+                numerics.measure(
+                    numerics.Subject(
+                        name=key,
+                        role=info.role,
+                        dtype=info.dtype,
+                        device=device[key],
+                        truth=truth[key],
+                        reference_error=own.get(key),
+                        reduction=subject.reduction_length,
+                        peers_rms=rms if info.role == "gradient" else 0.0,
+                        start=start,
+                    ),
+                    requirements.numerics,
+                )
+            )
+    return result
+
+
+def structure(subject: Evidence, reference: Evidence | None, truth: Truth) -> list[str]:
+    """What must hold besides numbers: same tensors, same dtypes, same start, and a compiled run that compiled."""
+    found = []
+    if not subject.moved_exactly:
+        found.append("weights read back after the move to the device differ from the snapshot's bits")
+    if subject.graphs is not None and subject.graphs.captured == 0:
+        found.append("torch.compile captured nothing, so this was not a compiled run")
+    named = {(t.step, t.role, t.name): t for t in subject.tensors}
+    for wanted in truth.tensors:
+        mine = named.get((wanted.step, wanted.role, wanted.name))
+        if mine is None:
+            found.append(f"step {wanted.step}: the device has no {wanted.role} {wanted.name}")
+        elif mine.shape != wanted.shape:
+            found.append(f"{wanted.role} {wanted.name} has shape {list(mine.shape)}, not {list(wanted.shape)}")
+    if reference is not None:
+        expected = {(t.step, t.role, t.name): t.dtype for t in reference.tensors}
+        for key, mine in named.items():
+            if key in expected and expected[key] != mine.dtype:
+                found.append(f"{mine.role} {mine.name} is {mine.dtype} on the device and {expected[key]} on the CPU")
+    return found
+
+
+def judge_case(
+    found: Found, cell: Cell, case: str, requirements: Requirements, earlier_failed: bool
+) -> tuple[CaseResult, list[numerics.Vector]]:
+    """The verdict on one case of one process, with the vector of every tensor."""
+    if cell.outcome.status == "untested":
+        return CaseResult(case=case, verdict="untested", reason=cell.outcome.reason), []
+    if (cell.id, case) in found.damaged:
+        return CaseResult(case=case, verdict="untested", reason=found.damaged[cell.id, case]), []
+    subject = found.cases.get((cell.id, case))
+    if subject is None:
+        if cell.outcome.status == "finished" or earlier_failed:
+            return CaseResult(case=case, verdict="untested", reason="the process ended before this case"), []
+        return CaseResult(case=case, verdict=cell.outcome.status, reason=cell.outcome.reason), []
+    truth = found.truths.get(subject.tensors_sha256)
+    reference = found.cases.get((f"reference-{cell.dtype}", case))
+    if truth is None or reference is None:
+        return CaseResult(case=case, verdict="untested", reason="there is no CPU reference or float64 truth for it"), []
+    for other in (truth, reference):
+        refused = ev.blendable(subject, other)
+        if refused:
+            return CaseResult(case=case, verdict="untested", reason="not comparable: " + "; ".join(refused)), []
+    faults = structure(subject, reference, truth)
+    judged: list[numerics.Vector] = []
+    shapes_agree = not any("shape" in fault for fault in faults)
+    if shapes_agree:
+        own = reference_errors(found, cell.dtype, case)
+        judged = vectors(found, subject, own, requirements)
+    failed = sorted((v for v in judged if v.findings), key=lambda v: -v.margin)
+    findings = faults + [f"{v.name}: {text}" for v in failed for text in v.findings]
+    result = CaseResult(
+        case=case,
+        verdict="mismatch" if findings else "match",
+        findings=findings,
+        tensors=_tensor_summary(judged) if judged else None,
+        losses=_losses(found, subject, reference),
+        training_steps=subject.training.steps,
+        graphs=subject.graphs.model_dump() if subject.graphs else None,
+        paths=paths.summarise(subject),
+        timing=timing.summarise(subject, found.self_tests.get(cell.id), not findings, requirements.timing),
+    )
+    return result, judged
+
+
+def _losses(found: Found, subject: Evidence, reference: Evidence) -> dict[str, float]:
+    """Loss at steps 1 and k of device and CPU, each on its own trajectory, and at the end of training on the first batch."""
+    device, cpu = ev.tensors(subject, found.root), ev.tensors(reference, found.root)
+    steps = sorted({t.step for t in subject.tensors})
+    losses = {}
+    for step in dict.fromkeys((steps[0], steps[-1])):
+        losses[f"device_step{step}"] = float(device[f"step{step}/loss/loss"])
+        losses[f"cpu_step{step}"] = float(cpu[f"step{step}/loss/loss"])
+    return losses | {"device_last": subject.training.last_loss, "cpu_last": reference.training.last_loss}
+
+
+def _tensor_summary(judged: list[numerics.Vector]) -> TensorSummary:
+    worst = max(judged, key=lambda v: max(v.margin, v.row_margin or 0.0))
+    outside = [v.outside_criterion for v in judged if v.outside_criterion is not None]
+    return TensorSummary(
+        judged=len(judged),
+        failed=sum(bool(v.findings) for v in judged),
+        worst_name=worst.name,
+        worst_margin=max(worst.margin, worst.row_margin or 0.0),
+        worst_relative_l2=worst.relative_l2,
+        worst_allowed=worst.allowed_relative_l2,
+        worst_ratio_to_cpu=worst.ratio_to_cpu,
+        largest_outside_criterion=max(outside, default=None),
+    )
+
+
+def judge_cell(found: Found, cell: Cell, requirements: Requirements) -> tuple[CellResult, dict[str, list[numerics.Vector]]]:
+    """Judge one process. Its verdict is that of its worst case."""
+    results: list[CaseResult] = []
+    judged: dict[str, list[numerics.Vector]] = {}
+    for case in cell.cases:
+        broken = any(r.verdict in ("crashed", "timeout", "killed") for r in results)
+        result, case_vectors = judge_case(found, cell, case, requirements, broken)
+        results.append(result)
+        judged[case] = case_vectors
+    severity: tuple[Verdict, ...] = ("killed", "timeout", "crashed", "mismatch", "untested", "match")
+    worst = min(results, key=lambda r: severity.index(r.verdict))
+    verdict, reason = worst.verdict, worst.reason
+    if verdict in ("match", "untested") and cell.outcome.status in ("crashed", "timeout", "killed"):
+        # Evidence of every case is there, and then the process died: at the timer's self-test or while closing down.
+        verdict, reason = cell.outcome.status, f"after its last case: {cell.outcome.reason}"
+    seen = [found.cases[cell.id, case] for case in cell.cases if (cell.id, case) in found.cases]
+    proved, proof = paths.cache_proof(seen)
+    return CellResult(
+        cell=cell.id,
+        verdict=verdict,
+        reason=reason,
+        cache_proof=proof,
+        cache_proved=proved,
+        repeats=_repeats(found, cell),
+        cases=results,
+    ), judged
+
+
+def _repeats(found: Found, cell: Cell) -> str:
+    """Did a second process on a warm cache give the same bits as the first on a cold one?"""
+    if cell.cache != "warm":
+        return ""
+    pairs = [
+        (found.cases.get((cell.id, case)), found.cases.get((cell.id.replace("-warm", "-cold"), case)))
+        for case in cell.cases
+    ]
+    both = [(one, other) for one, other in pairs if one is not None and other is not None]
+    if not both:
+        return "not known: there are no two runs"
+    equal = sum(one.tensors_sha256 == other.tensors_sha256 for one, other in both)
+    return f"{equal} of {len(both)} cases bit-equal to the cold process"

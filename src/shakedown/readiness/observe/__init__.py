@@ -1,0 +1,1 @@
+"""What a worker looks at while it runs. These files may import torch; they judge nothing."""
