@@ -295,8 +295,16 @@ def call(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     kernel = _kernels.get(op)
     if kernel is None:
         composite = registry.composite_of(op)
-        kernel = _kernels[op] = composite or kernel_of(operator_of(op))
+        kernel = _kernels[op] = composite or _view_door(op) or kernel_of(operator_of(op))
     return kernel(*args, **kwargs)
+
+
+def _view_door(op: OpOverload) -> Callable[..., Any] | None:
+    """For a view that reached the boxed door: the fallback keeps the aliasing that its graph-only lowering would break."""
+    operator = operator_of(op)
+    if operator.lowering is None or not operator.lowering.graph_only:
+        return None
+    return lambda *args, **kwargs: fallback.run(operator, args, kwargs, "a view without a kernel for this device")
 
 
 # --- registration -------------------------------------------------------------------------------------------------------
@@ -313,11 +321,12 @@ def install() -> None:
     load_lowerings()
     _library = torch.library.Library("aten", "IMPL")
     taken = manual.register(_library, _kernels)
-    for op in (*registry.lowered(), *registry.composites()):
+    lowered = [op for op in registry.lowered() if not registry.lowering_of(op).graph_only]
+    for op in (*lowered, *registry.composites()):
         if op not in taken:
             _register(op)
             taken.add(op)
-    for op in _variants(set(registry.lowered())):
+    for op in _variants(set(lowered)):
         if op not in taken:
             _register(op)
             taken.add(op)

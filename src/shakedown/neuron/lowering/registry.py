@@ -33,6 +33,7 @@ class Lowering:
     random: bool = False
     mutates: tuple[str, ...] = ()
     takes_outputs: bool = False
+    graph_only: bool = False
 
 
 _lowerings: dict[OpOverload, Lowering] = {}
@@ -55,6 +56,7 @@ def lower(
     random: bool = False,
     mutates: tuple[str, ...] = (),
     takes_outputs: bool = False,
+    graph_only: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as the lowering of the ATen overloads `names`.
 
@@ -71,7 +73,7 @@ def lower(
             unknown = [n for n in (*chosen, *mutates) if n not in {a.name for a in op._schema.arguments}]
             if unknown:
                 raise ValueError(f"aten.{name} has no argument {unknown[0]!r}")
-            _lowerings[op] = Lowering(op, fn, chosen, random, mutates, takes_outputs)
+            _lowerings[op] = Lowering(op, fn, chosen, random, mutates, takes_outputs, graph_only)
         return fn
 
     return register
