@@ -103,6 +103,7 @@ class Startup(_Frozen):
     import_torch: float
     device_init: float
     restore: float
+    optimizer: float
 
 
 class SelfTest(_Frozen):

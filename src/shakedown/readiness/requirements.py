@@ -23,7 +23,9 @@ class _Frozen(BaseModel):
 
 
 class Criterion(_Frozen):
-    """Elementwise criterion |device - truth| <= absolute + relative * |truth|. Reported beside the gates, never a gate."""
+    """Elementwise criterion |device - truth| <= absolute + relative * |truth|. Reported beside the gates, never a
+    gate.
+    """
 
     absolute: float = Field(ge=0)
     relative: float = Field(ge=0)
@@ -33,58 +35,62 @@ class Numerics(_Frozen):
     """Gates on the difference between a device and the float64 truth; see docs/trial.md."""
 
     steps: int = Field(
-        3,
+        default=3,
         ge=1,
         le=20,
-        description="Training steps whose tensors are kept; 1 and this one are judged. Three is the first count at which "
-        "a lost optimizer state, a wrong bias correction and a forgotten decay have all had an effect.",
+        description="Training steps whose tensors are kept; 1 and this one are judged. Three is the first count at "
+        "which a lost optimizer state, a wrong bias correction and a forgotten decay have all had an effect.",
     )
     rounding_factor: float = Field(
-        4.0,
+        default=4.0,
         gt=0,
-        description="c in the gate c*sqrt(K)*u. Rounding errors of K terms grow like sqrt(K)*u; a correct plain sequential "
-        "sum was measured at 4.4 times the error of a blocked one, so a smaller factor rejects correct devices.",
+        description="c in the gate c*sqrt(K)*u. Rounding errors of K terms grow like sqrt(K)*u; a correct plain "
+        "sequential sum was measured at 4.4 times the error of a blocked one, so a smaller factor rejects correct "
+        "devices.",
     )
     reference_factor: float = Field(
-        4.0,
+        default=4.0,
         gt=0,
-        description="A device may be this many times as far from truth as the CPU is at the same precision: what a deep "
-        "network does to rounding errors is measured on the CPU instead of guessed.",
+        description="A device may be this many times as far from truth as the CPU is at the same precision: what a "
+        "deep network does to rounding errors is measured on the CPU instead of guessed.",
     )
     row_factor: float = Field(
-        10.0,
+        default=10.0,
         gt=0,
-        description="One row may be this many times worse than the whole tensor is allowed to be. A zeroed row hides in a "
-        "tensor's norm (cosine 0.998) but is 100 % wrong in its own.",
+        description="One row may be this many times worse than the whole tensor is allowed to be. A zeroed row hides "
+        "in a tensor's norm (cosine 0.998) but is 100 % wrong in its own.",
     )
     floor_share: float = Field(
-        0.1,
+        default=0.1,
         gt=0,
         le=1,
-        description="Values whose size is under this share of their peers' RMS are judged on the absolute scale of that share: "
-        "a gradient that is exactly zero on paper (a key bias under softmax) has only rounding noise to compare.",
+        description="Values whose size is under this share of their peers' RMS are judged on the absolute scale of "
+        "that share: a gradient that is exactly zero on paper (a key bias under softmax) has only rounding noise to "
+        "compare.",
     )
     update_operations: int = Field(
-        12,
+        default=12,
         ge=1,
-        description="Roundings in a row between a gradient and its updated weight; AdamW makes about twelve. It is K in the "
-        "gate on weights, which are recomputed from the device's own gradients.",
+        description="Roundings in a row between a gradient and its updated weight; AdamW makes about twelve. It is K "
+        "in the gate on weights, which are recomputed from the device's own gradients.",
     )
     bias_sigmas: float = Field(
-        6.0,
+        default=6.0,
         gt=0,
-        description="Mean signed error over its standard error above which errors count as one-sided. Elements of one tensor "
-        "share causes, so the usual 3 would raise false alarms.",
+        description="Mean signed error over its standard error above which errors count as one-sided. Elements of one "
+        "tensor share causes, so the usual 3 would raise false alarms.",
     )
     material_share: float = Field(
-        0.25,
+        default=0.25,
         gt=0,
         le=1,
         description="A one-sided error or a wrong scale counts once it is this share of the gate on the whole tensor: "
         "systematic errors do not average out over a training run, random ones do.",
     )
     ulp_threshold: float = Field(
-        16.0, gt=0, description="The report gives the share of elements further than this many ULPs of the declared dtype."
+        default=16.0,
+        gt=0,
+        description="The report gives the share of elements further than this many ULPs of the declared dtype.",
     )
     criteria: dict[str, Criterion] = Field(
         default={
@@ -100,22 +106,32 @@ class Numerics(_Frozen):
 class Timing(_Frozen):
     """How steps are timed and when a number is withheld."""
 
-    steps: int = Field(30, ge=1, description="Steps timed per case and process: enough for a median and its quartiles.")
-    seconds_per_case: float = Field(
-        5.0, gt=0, description="A slow case stops after this many seconds of timed steps, but never below `least_steps`."
+    steps: int = Field(
+        default=30,
+        ge=1,
+        description="Steps timed per case and process: enough for a median and its quartiles.",
     )
-    least_steps: int = Field(5, ge=1, description="Below five steps a quartile means nothing.")
-    warn_spread: float = Field(0.10, gt=0, description="IQR over median above which a timing carries a warning.")
-    refuse_spread: float = Field(0.25, gt=0, description="IQR over median above which no speed claim is made.")
-    p90_samples: int = Field(64, ge=10, description="A 90th percentile of fewer samples is decided by a handful of them.")
+    seconds_per_case: float = Field(
+        default=5.0,
+        gt=0,
+        description="A slow case stops after this many seconds of timed steps, but never below `least_steps`.",
+    )
+    least_steps: int = Field(default=5, ge=1, description="Below five steps a quartile means nothing.")
+    warn_spread: float = Field(
+        default=0.10, gt=0, description="IQR over median above which a timing carries a warning."
+    )
+    refuse_spread: float = Field(default=0.25, gt=0, description="IQR over median above which no speed claim is made.")
+    p90_samples: int = Field(
+        default=64, ge=10, description="A 90th percentile of fewer samples is decided by a handful of them."
+    )
     scaling_tolerance: float = Field(
-        0.10, gt=0, description="Timer self-test: twice the calls must take twice the time within this share."
+        default=0.10, gt=0, description="Timer self-test: twice the calls must take twice the time within this share."
     )
     foreign_load: float = Field(
-        0.25,
+        default=0.25,
         gt=0,
-        description="Cores' worth of other processes' work during the timed steps above which a timing carries a warning: "
-        "two OpenMP threads that share a core with a stranger can slow a step a hundredfold.",
+        description="Cores' worth of other processes' work during the timed steps above which a timing carries a "
+        "warning: two OpenMP threads that share a core with a stranger can slow a step a hundredfold.",
     )
 
 
@@ -123,13 +139,15 @@ class Run(_Frozen):
     """Limits on the processes of the trial."""
 
     timeout_seconds: float = Field(
-        300.0, gt=0, description="One process may take this long: a hang is a result and must not stop the other cells."
+        default=300.0,
+        gt=0,
+        description="One process may take this long: a hang is a result and must not stop the other cells.",
     )
     threads: int = Field(
-        0,
+        default=0,
         ge=0,
-        description="OpenMP/BLAS threads of every process; 0 takes the cores this process may use. Fixed for all cells, "
-        "because the thread count changes both the order of sums and the time they take.",
+        description="OpenMP/BLAS threads of every process; 0 takes the cores this process may use. Fixed for all "
+        "cells, because the thread count changes both the order of sums and the time they take.",
     )
 
 

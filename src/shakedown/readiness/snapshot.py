@@ -1,9 +1,9 @@
 """Stage 2: weights, inputs, labels, seeds and optimizer state, made once on the CPU and restored identically.
 
-Everything is stored as safetensors (plain arrays, no code on load) and described by ``snapshot.json``, whose SHA-256 names
-the snapshot. Restoring for a precision rounds the stored weights and floating inputs to it *on the CPU*, so that every
-device starts from the same bits, and the float64 truth starts from the rounded values: the cost of rounding the weights
-is the workload's choice of precision, not an error of the device.
+Everything is stored as safetensors (plain arrays, no code on load) and described by ``snapshot.json``, whose SHA-256
+names the snapshot. Restoring for a precision rounds the stored weights and floating inputs to it *on the CPU*, so that
+every device starts from the same bits, and the float64 truth starts from the rounded values: the cost of rounding the
+weights is the workload's choice of precision, not an error of the device.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ def seed_everything(seed: int) -> None:
 
 
 def _switch_off_dropout(model: nn.Module) -> list[str]:
-    """Set every dropout module to zero: random masks differ between devices by design and would hide everything else."""
+    """Set every dropout module to zero: random masks differ between devices by design and would hide everything
+    else.
+    """
     found = []
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.p:
@@ -87,7 +89,9 @@ def _build(workload: Workload, seed: int) -> tuple[nn.Module, list[str]]:
 
 
 def _reduction_length(workload: Workload, model: nn.Module, case: Case) -> int:
-    """Terms in the longest sum of a step: declared, or the largest of any weight's sides, fan-in and the batch's tokens."""
+    """Terms in the longest sum of a step: declared, or the largest of any weight's sides, fan-in and the batch's
+    tokens.
+    """
     if workload.reduction_length is not None:
         return int(workload.reduction_length(case.size, case.length))
     sides = [max(p.shape[0], p.numel() // p.shape[0]) for p in model.parameters() if p.dim() > 1 and p.numel()]

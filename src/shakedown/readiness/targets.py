@@ -1,4 +1,5 @@
-"""What differs from one target to the next: device string, compile backend, how completion is awaited, what is labelled.
+"""What differs from one target to the next: device string, compile backend, how completion is awaited, what is
+labelled.
 
 This is the only file that knows target names. Nothing here imports torch until a worker asks for it.
 """
@@ -31,11 +32,27 @@ class Target:
 _TARGETS = {
     target.name: target
     for target in (
-        Target("neuron", "neuron", "neuron", "one program per captured graph", asynchronous=True, persistent_cache=True),
+        Target(
+            "neuron", "neuron", "neuron", "one program per captured graph", asynchronous=True, persistent_cache=True
+        ),
         Target("cuda", "cuda", "inductor", "PyTorch's default compiler", asynchronous=True, persistent_cache=False),
         Target("xpu", "xpu", "inductor", "PyTorch's default compiler", asynchronous=True, persistent_cache=False),
-        Target("mps", "mps", "aot_eager", "capture only; operators run as in eager", asynchronous=True, persistent_cache=False),
-        Target("cpu", "cpu", "aot_eager", "capture only; operators run as in eager", asynchronous=False, persistent_cache=False),
+        Target(
+            "mps",
+            "mps",
+            "aot_eager",
+            "capture only; operators run as in eager",
+            asynchronous=True,
+            persistent_cache=False,
+        ),
+        Target(
+            "cpu",
+            "cpu",
+            "aot_eager",
+            "capture only; operators run as in eager",
+            asynchronous=False,
+            persistent_cache=False,
+        ),
     )
 }
 

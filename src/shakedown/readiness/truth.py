@@ -5,8 +5,10 @@ Adam divides a gradient by its own size, so a gradient that is nothing but round
 learning rate in a direction that no two devices share. Therefore each stage is recomputed in float64 *from the device's
 own state before it*:
 
-* outputs, loss, gradients and buffers of step i: from the weights the device had after step i-1 (for i = 1: the snapshot);
-* weights after step i: from those weights and the device's own gradients of steps 1 to i, with the workload's optimizer.
+* outputs, loss, gradients and buffers of step i: from the weights the device had after step i-1 (for i = 1: the
+  snapshot);
+* weights after step i: from those weights and the device's own gradients of steps 1 to i, with the workload's
+  optimizer.
 
 If every stage is right given its start, the run is right by induction, and each gate can be as tight as one stage's
 rounding. The device supplies starting points, never a result that it is compared with.
@@ -72,7 +74,9 @@ def _follow(
     steps: int,
     first_steps: dict[tuple[str, str], numerics.Capture],
 ) -> numerics.Capture:
-    """Recompute the stages of one run. The first forward and backward are shared by all runs of a case and precision."""
+    """Recompute the stages of one run. The first forward and backward are shared by all runs of a case and
+    precision.
+    """
     kept = load_file(job.path(seen.tensors_file))
     shape = seen.case.split("#")[0]
     model = start.model.double()

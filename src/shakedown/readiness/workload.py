@@ -95,7 +95,9 @@ def built_in() -> list[str]:
 
 
 def resolve(spec: str) -> Source:
-    """Find the workload `spec`, a built-in name or a Python file. Raises :class:`WorkloadError`; runs none of its code."""
+    """Find the workload `spec`, a built-in name or a Python file. Raises :class:`WorkloadError`; runs none of its
+    code.
+    """
     path = BUILT_IN / f"{spec}.py" if spec in built_in() else Path(spec)
     if path.suffix != ".py":
         raise WorkloadError(

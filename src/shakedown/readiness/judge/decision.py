@@ -38,7 +38,10 @@ def judge(
     kind = "rehearsal" if rehearsal else "measured"
     where = " in rehearsal on the embedded device, which is not Trainium" if rehearsal else ""
     if doubtful:
-        verdict, sentence = "inconclusive", f"the CPU does not pass its own gates ({', '.join(doubtful)}), so they decide nothing"
+        verdict, sentence = (
+            "inconclusive",
+            f"the CPU does not pass its own gates ({', '.join(doubtful)}), so they decide nothing",
+        )
     elif not tested:
         verdict, sentence = "inconclusive", "nothing was tested on the target"
     elif failed:

@@ -1,10 +1,11 @@
 """How far one tensor is from truth, and whether that is more than rounding explains.
 
-:func:`measure` gives a vector of numbers, since any single one can be fooled: a zeroed row keeps cosine 0.998, a uniform
-0.2 % scaling keeps cosine 1.0000000, and a correct sequential sum fails a fixed elementwise tolerance. :func:`gates` turns
-the vector into findings. Arrays are NumPy's; truth is float64.
+:func:`measure` gives a vector of numbers, since any single one can be fooled: a zeroed row keeps cosine 0.998, a
+uniform 0.2 % scaling keeps cosine 1.0000000, and a correct sequential sum fails a fixed elementwise tolerance.
+:func:`gates` turns the vector into findings. Arrays are NumPy's; truth is float64.
 
-Notation: c device, t truth, r the CPU at the same precision with its own truth, u unit roundoff, K terms in the longest sum.
+Notation: c device, t truth, r the CPU at the same precision with its own truth, u unit roundoff, K terms in the longest
+sum.
 """
 
 from __future__ import annotations
@@ -89,9 +90,9 @@ def allowed(subject: Subject, demand: Numerics) -> Allowed:
     """The gate: what rounding explains, by theory or by what the CPU itself shows at this precision.
 
     Theory: c*sqrt(K)*u of the precision sums are made in, or c*u of the precision results are stored in, whichever is
-    larger, relative to the tensor's own norm. For a weight the norm counts once (it is stored again) and its update with
-    sqrt(K) for the optimizer's roundings. Small tensors are judged on the scale of their peers. Practice: a multiple of
-    the CPU's error in the same tensor.
+    larger, relative to the tensor's own norm. For a weight the norm counts once (it is stored again) and its update
+    with sqrt(K) for the optimizer's roundings. Small tensors are judged on the scale of their peers. Practice: a
+    multiple of the CPU's error in the same tensor.
     """
     truth_rows = _rows(subject.truth, subject.role)
     own = _rows(subject.reference_error, subject.role) if subject.reference_error is not None else None
@@ -184,7 +185,9 @@ def _exact(subject: Subject) -> Vector:
     count = int(wrong.sum())
     at = tuple(int(i) for i in np.argwhere(wrong)[0]) if count else ()
     difference = np.abs(subject.device.astype(np.float64) - subject.truth.astype(np.float64))
-    findings = (f"{count} of {wrong.size} values differ where equality is required, first at {list(at)}",) if count else ()
+    findings = (
+        (f"{count} of {wrong.size} values differ where equality is required, first at {list(at)}",) if count else ()
+    )
     return Vector(
         subject.name, subject.role, subject.dtype, tuple(subject.truth.shape), float(count > 0), 0.0,
         _HUGE if count else 0.0, None, None, None, None, None, None, float(difference.max(initial=0.0)), at,
@@ -216,11 +219,17 @@ def gates(v: Vector, subject: Subject, error: np.ndarray, limit: Allowed, demand
     if v.margin <= 1 and error.size > 1:
         rms_mean = abs(v.mean_error) * math.sqrt(error.size)
         if v.bias_sigmas is not None and v.bias_sigmas > demand.bias_sigmas and rms_mean > material:
-            found.append(f"errors are one-sided: mean {v.mean_error:.2e}, {v.bias_sigmas:.0f} standard errors from zero")
+            found.append(
+                f"errors are one-sided: mean {v.mean_error:.2e}, {v.bias_sigmas:.0f} standard errors from zero"
+            )
         off_scale = abs(v.scale_minus_one or 0.0) * _norm(subject.truth)
         if off_scale > max(material, demand.rounding_factor * formats.roundoff(v.dtype) * _norm(subject.truth)):
             found.append(f"values are uniformly scaled by {1 + (v.scale_minus_one or 0.0):.6f}")
-    if v.update_made is not None and subject.start is not None and abs(v.update_made - 1) > _update_slack(subject, demand):
+    if (
+        v.update_made is not None
+        and subject.start is not None
+        and abs(v.update_made - 1) > _update_slack(subject, demand)
+    ):
         found.append(f"the weight made {v.update_made:.1%} of the update that its own gradient calls for")
     return found
 

@@ -185,7 +185,9 @@ def judge_case(
 
 
 def _losses(found: Found, subject: Evidence, reference: Evidence) -> dict[str, float]:
-    """Loss at steps 1 and k of device and CPU, each on its own trajectory, and at the end of training on the first batch."""
+    """Loss at steps 1 and k of device and CPU, each on its own trajectory, and at the end of training on the first
+    batch.
+    """
     device, cpu = ev.tensors(subject, found.root), ev.tensors(reference, found.root)
     steps = sorted({t.step for t in subject.tensors})
     losses = {}
@@ -210,7 +212,9 @@ def _tensor_summary(judged: list[numerics.Vector]) -> TensorSummary:
     )
 
 
-def judge_cell(found: Found, cell: Cell, requirements: Requirements) -> tuple[CellResult, dict[str, list[numerics.Vector]]]:
+def judge_cell(
+    found: Found, cell: Cell, requirements: Requirements
+) -> tuple[CellResult, dict[str, list[numerics.Vector]]]:
     """Judge one process. Its verdict is that of its worst case."""
     results: list[CaseResult] = []
     judged: dict[str, list[numerics.Vector]] = {}

@@ -17,7 +17,17 @@ from .. import targets
 _PREFIXES = ("OMP_", "MKL_", "OPENBLAS_", "KMP_", "TORCH", "PYTORCH_", "JAX_", "XLA_", "NEURON_", "SHAKEDOWN_", "CUDA_")
 _ALSO = ("PYTHONHASHSEED", "LD_PRELOAD", "CUBLAS_WORKSPACE_CONFIG")
 _PER_PROCESS = ("SHAKEDOWN_CACHE_DIR", "SHAKEDOWN_SPAWNED_AT", "TORCHINDUCTOR_CACHE_DIR")
-_DISTRIBUTIONS = ("shakedown", "torch", "jax", "jaxlib", "numpy", "safetensors", "torch-neuronx", "torch-xla", "neuronx-cc")
+_DISTRIBUTIONS = (
+    "shakedown",
+    "torch",
+    "jax",
+    "jaxlib",
+    "numpy",
+    "safetensors",
+    "torch-neuronx",
+    "torch-xla",
+    "neuronx-cc",
+)
 
 
 def cpu_model() -> str:

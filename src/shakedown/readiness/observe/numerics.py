@@ -11,7 +11,6 @@ from ..errors import WorkloadError
 from ..evidence import Role, TensorInfo
 
 
-
 class Capture:
     """Tensors of one case, kept under ``step<i>/<role>/<name>``."""
 

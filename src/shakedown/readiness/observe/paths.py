@@ -1,8 +1,8 @@
 """Where operators ran, by phase. The only file that knows the device's observation API.
 
 The embedded device counts executed and fallen-back operators, compilations and transfers itself. Other targets are seen
-through a dispatch mode, which counts the operators that PyTorch sends to the device and cannot see a fallback behind it;
-the evidence says so.
+through a dispatch mode, which counts the operators that PyTorch sends to the device and cannot see a fallback behind
+it; the evidence says so.
 """
 
 from __future__ import annotations

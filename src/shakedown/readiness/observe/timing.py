@@ -37,9 +37,9 @@ def self_test(
     """Can the end of work on this device be timed?
 
     `call` queues a fixed piece of work, `wait` should return when all of it is complete, `read` fetches a value of the
-    last call. Two things must hold. N and 2N calls take time in the ratio of one to two, within `tolerance`. And reading
-    afterwards takes next to no time: where `wait` does not wait, the work is still going on and the read pays for it.
-    Medians over several tries, more of them while another process disturbs the clock.
+    last call. Two things must hold. N and 2N calls take time in the ratio of one to two, within `tolerance`. And
+    reading afterwards takes next to no time: where `wait` does not wait, the work is still going on and the read pays
+    for it. Medians over several tries, more of them while another process disturbs the clock.
     """
 
     def timed(count: int) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """A small language model trained for a few steps: embedding, causal attention, normalisation, MLP, projection, AdamW.
 
-It holds every operator family that a text model brings (gather, layer norm, batched matmul, softmax, GELU, cross entropy
-with integer labels, and their gradients), at a size where a whole trial takes a minute or two on a laptop.
+It holds every operator family that a text model brings (gather, layer norm, batched matmul, softmax, GELU, cross
+entropy with integer labels, and their gradients), at a size where a whole trial takes a minute or two on a laptop.
 """
 
 from __future__ import annotations

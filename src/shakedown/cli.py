@@ -1,0 +1,134 @@
+"""The command line: parse, call, print.
+
+Exit codes: 0 every tested cell passed (or the record verifies); 1 a tested cell failed, or nothing could be concluded
+(or the record does not verify); 2 bad input, nothing measured; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+import shakedown
+
+PASSED, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=shakedown.__doc__)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"shakedown {shakedown.__version__}")
+        raise typer.Exit(PASSED)
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Rehearse and prove a PyTorch workload's move to another device."""
+
+
+def _many(values: list[str] | None) -> tuple[str, ...]:
+    """Options may be repeated or hold several values with commas."""
+    return tuple(part.strip() for value in values or [] for part in value.split(",") if part.strip())
+
+
+def _fail(message: str, code: int, as_json: bool) -> typer.Exit:
+    """Say what went wrong, once: as JSON on standard output, or in words on standard error."""
+    if as_json:
+        print(json.dumps({"error": message, "exit_code": code}))
+    else:
+        Console(stderr=True, soft_wrap=True).print(f"[bold red]shakedown:[/] {escape(message)}")
+    return typer.Exit(code)
+
+
+@app.command()
+def run(
+    workload: Annotated[str, typer.Argument(help="decoder, cnn, or a Python file that defines a workload.")],
+    target: Annotated[str, typer.Option(help="neuron, cuda, xpu, mps or cpu.")] = "neuron",
+    modes: Annotated[list[str] | None, typer.Option(help="eager, compiled, adaptive; several with commas.")] = None,
+    dtype: Annotated[
+        list[str] | None, typer.Option(help="float32, bfloat16, float16. Default: the workload's.")
+    ] = None,
+    case: Annotated[list[str] | None, typer.Option(help="BATCHxLENGTH, repeatable. Default: the workload's.")] = None,
+    requirements: Annotated[Path | None, typer.Option(help="TOML with tolerances, budgets and limits.")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds one process may take.")] = None,
+    out: Annotated[Path | None, typer.Option(help="New directory. Default: shakedown-runs/WORKLOAD-TIME.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON on standard output.")] = False,
+) -> None:
+    """Train WORKLOAD on the CPU and on the target in every mode, and compare everything."""
+    from shakedown.readiness import errors, report, trial
+
+    name = Path(workload).stem
+    folder = out or Path("shakedown-runs") / f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    request = trial.Request(
+        workload=workload,
+        out=folder,
+        target=target,
+        modes=_many(modes) or ("eager", "compiled"),
+        dtypes=_many(dtype),
+        cases=_many(case),
+        requirements=requirements,
+        timeout_seconds=timeout,
+    )
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    try:
+        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task("checking the request", total=1.0)
+            record = trial.run(request, lambda what, share: progress.update(task, description=what, completed=share))
+    except errors.BadInput as error:
+        raise _fail(str(error), BAD_INPUT, as_json) from None
+    except (errors.Interrupted, KeyboardInterrupt) as error:
+        raise _fail(str(error) or "interrupted", INTERRUPTED, as_json) from None
+    except errors.TrialError as error:
+        raise _fail(str(error), FAILED, as_json) from None
+    if as_json:
+        print(record.model_dump_json(indent=1))
+    else:
+        report.terminal(record, Console(), str(folder))
+    raise typer.Exit(record.exit_code)
+
+
+@app.command()
+def verify(
+    directory: Annotated[Path, typer.Argument(help="The directory of a finished trial.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")] = False,
+) -> None:
+    """Check every hash of a record and judge its evidence again. Needs neither torch nor the target."""
+    from shakedown.readiness import errors, record
+
+    try:
+        result = record.verify(directory)
+    except errors.RecordError as error:
+        raise _fail(str(error), BAD_INPUT, as_json) from None
+    if as_json:
+        print(result.model_dump_json(indent=1))
+    else:
+        console = Console(soft_wrap=True)
+        for problem in result.problems:
+            console.print(f"[red]problem[/]  {escape(problem)}")
+        word = "[green]verified[/]" if result.verified else "[red]not verified[/]"
+        console.print(
+            f"{word}  {escape(result.directory)}: {result.files_checked} files checked; verdict in the record "
+            f"{result.verdict_in_record}, judged again {result.verdict_judged_again}"
+        )
+    raise typer.Exit(PASSED if result.verified else FAILED)
+
+
+def main() -> None:
+    """Entry point of the ``shakedown`` command."""
+    app(prog_name="shakedown")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""What a reader needs to decide, one row per process."""
+
+from __future__ import annotations
+
+from ..judge.results import CaseResult, CellResult, PathSummary
+from ..record import Record
+from .words import Pairs, Section, Table, cases, name_of, pairs, seconds, size
+
+PHASES = ("data", "forward", "backward", "optimizer")
+
+
+def sections(record: Record) -> list[Section]:
+    """The overview, in the order it is read."""
+    of = pairs(record)
+    made = [_numbers(record, of), _paths(record, of), _startup(of), _steps(record, of), _failures(of), _open(record)]
+    return [section for section in made if section]
+
+
+def _numbers(record: Record, of: Pairs) -> Section:
+    rows = []
+    for cell, result in of:
+        judged = [case.tensors for case in result.cases if case.tensors]
+        if not judged:
+            rows.append((name_of(cell), result.verdict, "–", "–", "–", "–"))
+            continue
+        ratios = [t.worst_ratio_to_cpu for t in judged if t.worst_ratio_to_cpu is not None]
+        first = next(case for case in result.cases if case.tensors)
+        rows.append(
+            (
+                name_of(cell),
+                result.verdict,
+                f"{sum(t.judged - t.failed for t in judged)} of {sum(t.judged for t in judged)}",
+                f"{max(t.worst_margin for t in judged):.0%}",
+                f"{max(ratios):.2f}" if ratios else "–",
+                _loss(first),
+            )
+        )
+    header = ("process", "verdict", "tensors ok", "of gate", "error/CPU's", "loss first > last")
+    said = (
+        "Outputs, loss, gradients, buffers and updated weights of two training steps in every case, each against "
+        "float64 on the CPU. Of gate: how much of the allowed error the worst tensor used. Error/CPU's: that error "
+        "over the CPU's own at the same precision. "
+        f"Loss: case {record.trial['cases'][0]}, first batch, before training and after."
+    )
+    return Section("Same numbers?", [said], [Table(header, rows)])
+
+
+def _loss(case: CaseResult) -> str:
+    return f"{case.losses['device_step1']:.4f} > {case.losses['device_last']:.4f} in {case.training_steps} steps"
+
+
+def _paths(record: Record, of: Pairs) -> Section:
+    shown = record.trial["cases"][0]
+    rows = []
+    sources: dict[str, None] = {}
+    left: dict[tuple[str, str, str], int] = {}
+    seen = True
+    for cell, case in cases(of):
+        if case.paths is None or cell.mode == "reference" or cell.cache == "warm":
+            continue
+        sources[case.paths.source] = None
+        seen &= case.paths.fallbacks is not None
+        for fallback in case.paths.fallbacks or []:
+            key = (fallback.name, fallback.phase, fallback.reason)
+            left[key] = max(left.get(key, 0), fallback.count)
+        if case.case == shown:
+            moved = [p.moved_bytes for p in case.paths.phases if p.moved_bytes is not None]
+            total = size(sum(moved)) if moved else "not seen"
+            rows.append((name_of(cell), *(_phase(case.paths, phase) for phase in PHASES), total))
+    if not rows:
+        return Section("What ran where")
+    header = ("process", *PHASES, "moved")
+    said = f"One later step of case {shown}, by phase: calls on the device; 'left' are calls that ran on the CPU. "
+    tables = [Table(header, rows)]
+    if left:
+        gone = [(name, phase, str(count), reason) for (name, phase, reason), count in sorted(left.items())]
+        tables.append(Table(("left the device", "phase", "calls a step", "why"), gone))
+    elif seen:
+        said += "No operator left the device in any case. "
+    return Section("What ran where", [said + f"Source: {'; '.join(sources)}."], tables)
+
+
+def _phase(paths: PathSummary, name: str) -> str:
+    found = next((p for p in paths.phases if p.phase == name), None)
+    if found is None:
+        return "–"
+    return f"{found.executed}" + (f", {found.fallbacks} left" if found.fallbacks else "")
+
+
+def _startup(of: Pairs) -> Section:
+    rows = []
+    notes = []
+    for cell, result in of:
+        case = next((case for case in result.cases if case.timing), None)
+        if case is None or case.timing is None:
+            continue
+        start = case.timing.startup
+        rows.append(
+            (
+                name_of(cell),
+                seconds(start["import_torch"]),
+                seconds(start["device_init"]),
+                seconds(start["restore"] + start["optimizer"]),
+                seconds(sum(case.timing.first_step.values())),
+                _programs(case.paths),
+                seconds(cell.outcome.seconds),
+            )
+        )
+        if cell.cache != "none":
+            notes.append(_proof(name_of(cell), result))
+    header = ("process", "import torch", "device", "model", "first step", "programs in it", "whole process")
+    return Section("What starting costs", notes, [Table(header, rows)])
+
+
+def _programs(paths: PathSummary | None) -> str:
+    if paths is None or paths.compiled is None:
+        return "–"
+    parts = []
+    if paths.compiled:
+        parts.append(f"{paths.compiled} compiled, {seconds(paths.compile_seconds)}")
+    if paths.loaded:
+        parts.append(f"{paths.loaded} loaded, {seconds(paths.load_seconds)}")
+    return "; ".join(parts) or "none"
+
+
+def _proof(name: str, result: CellResult) -> str:
+    proved = "cache state proved" if result.cache_proved else "cache state NOT proved"
+    repeats = f"; {result.repeats}" if result.repeats else ""
+    return f"{name}: {proved}, {result.cache_proof}{repeats}."
+
+
+def _steps(record: Record, of: Pairs) -> Section:
+    names = record.trial["cases"]
+    rows = []
+    doubts: list[str] = []
+    for cell, result in of:
+        if not any(case.timing for case in result.cases):
+            continue
+        row = [name_of(cell)]
+        for case in result.cases:
+            text, doubt = _step(case)
+            if doubt:
+                doubts.append(f"{name_of(cell)} {case.case}: {doubt}.")
+                text += " *" if text != "withheld" else ""
+            row.append(text)
+        rows.append(tuple(row))
+    said = [
+        "One training step from batch on the host to updated weights, completion awaited: median (quartiles) over the "
+        "timed steps of one process; not an average. * has a doubt, below."
+    ]
+    return Section("What a step costs", said + doubts, [Table(("process", *names), rows)])
+
+
+def _step(case: CaseResult) -> tuple[str, str]:
+    if case.timing is None:
+        return "–", ""
+    later = case.timing.later
+    if later.withheld:
+        return "withheld", later.withheld
+    return f"{seconds(later.median)} ({seconds(later.q1)}–{seconds(later.q3)})", "; ".join(later.warnings)
+
+
+def _failures(of: Pairs) -> Section:
+    said = []
+    for cell, result in of:
+        found = [f"{name_of(cell)} {case.case}: {text}" for case in result.cases for text in case.findings]
+        said += found[:5]
+        if len(found) > 5:
+            said.append(f"{name_of(cell)}: and {len(found) - 5} more, in the report file.")
+        if cell.outcome.status in ("crashed", "timeout", "killed"):
+            said.append(f"{name_of(cell)}: {result.verdict}, {cell.outcome.reason} ({cell.outcome.stderr_file}).")
+    return Section("Findings", said)
+
+
+def _open(record: Record) -> Section:
+    """What nobody should think was tested."""
+    return Section("Untested", [s.text + "." for s in record.judgement.statements if s.kind == "open"])

@@ -1,0 +1,75 @@
+"""Units, names and the pieces a report is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..judge.results import CaseResult, Cell, CellResult
+from ..record import Record
+
+Pairs = list[tuple[Cell, CellResult]]
+MODES = {"reference": "CPU", "eager": "eager", "compiled": "compiled", "adaptive": "adaptive eager"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Header and rows of text."""
+
+    header: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, sentences, and tables."""
+
+    title: str
+    sentences: list[str] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.sentences or any(table.rows for table in self.tables))
+
+
+def seconds(value: float | None) -> str:
+    """A duration with a unit that suits it."""
+    if value is None:
+        return "–"
+    if value >= 10:
+        return f"{value:.1f} s"
+    if value >= 1:
+        return f"{value:.2f} s"
+    if value >= 0.1:
+        return f"{value * 1e3:.0f} ms"
+    return f"{value * 1e3:.1f} ms" if value >= 1e-3 else f"{value * 1e6:.0f} µs"
+
+
+def size(value: int | None) -> str:
+    """Bytes with a unit that suits them."""
+    if value is None:
+        return "not seen"
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= factor:
+            return f"{value / factor:.1f} {unit}"
+    return f"{value} B"
+
+
+def name_of(cell: Cell) -> str:
+    """`eager float32 cold`."""
+    return f"{MODES[cell.mode]} {cell.dtype}" + ("" if cell.cache == "none" else f" {cell.cache}")
+
+
+def title(record: Record) -> str:
+    """What was tried on what, and how that counts."""
+    return f"Trial of {record.trial['workload']} on {record.trial['target']} ({record.label})"
+
+
+def pairs(record: Record) -> Pairs:
+    """Each process with its judgement."""
+    return list(zip(record.cells, record.judgement.cells, strict=True))
+
+
+def cases(of: Pairs) -> list[tuple[Cell, CaseResult]]:
+    """Each case with the process it ran in."""
+    return [(cell, case) for cell, result in of for case in result.cases]

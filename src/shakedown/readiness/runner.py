@@ -1,0 +1,138 @@
+"""Stage 3: one fresh process per (mode, dtype, cache state), one at a time, in a frozen environment.
+
+A process that crashes, hangs past its timeout or is killed is a result like any other: its exit code and standard error
+are kept and the trial goes on. :class:`Executor` is the seam at which another machine can take the place of a local
+process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol
+
+from .errors import Interrupted
+from .judge.results import Outcome
+from .worker import Job
+
+_TAIL_LINES = 25
+_GRACE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Launch:
+    """All that an executor needs: the job, the environment on top of the caller's own, where output goes, and a
+    limit.
+    """
+
+    job: Job
+    environment: dict[str, str]
+    logs: Path
+    timeout_seconds: float
+
+
+class Executor(Protocol):
+    """Runs one child to its end and says what became of it."""
+
+    def run(self, launch: Launch) -> Outcome: ...
+
+
+def frozen_environment(threads: int, cache: Path | None) -> dict[str, str]:
+    """Variables that every child gets, so that cells differ in what is compared and in nothing else."""
+    count = str(threads)
+    fixed = {
+        "OMP_NUM_THREADS": count,  # the order of sums, and the time they take, depend on the number of threads
+        "MKL_NUM_THREADS": count,
+        "OPENBLAS_NUM_THREADS": count,
+        "PYTHONHASHSEED": "0",  # iteration order of sets reaches graph capture and cache keys
+        "PYTHONUNBUFFERED": "1",  # a killed process must not take its last words with it
+    }
+    if cache is not None:
+        fixed["SHAKEDOWN_CACHE_DIR"] = str(cache)  # the embedded device keeps compiled programs here
+        fixed["TORCHINDUCTOR_CACHE_DIR"] = str(cache / "torch")  # and PyTorch's own compiler its files
+    return fixed
+
+
+def available_threads(asked: int) -> int:
+    """`asked`, or the cores that this process may use."""
+    if asked:
+        return asked
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class LocalProcesses:
+    """Children of this process, each the leader of its own group, so that all it started ends with it."""
+
+    def run(self, launch: Launch) -> Outcome:
+        launch.logs.mkdir(parents=True, exist_ok=True)
+        name = launch.job.cell
+        job_file = launch.logs / f"{name}.job.json"
+        job_file.write_text(json.dumps(asdict(launch.job), indent=1))
+        command = [sys.executable, "-m", "shakedown.readiness.worker", str(job_file)]
+        started = time.time()
+        environment = os.environ | launch.environment | {"SHAKEDOWN_SPAWNED_AT": repr(started)}
+        error_file = launch.logs / f"{name}.stderr"
+        with error_file.open("wb") as err, (launch.logs / f"{name}.stdout").open("wb") as out:
+            child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment, start_new_session=True
+            )
+            late = False
+            try:
+                code = child.wait(timeout=launch.timeout_seconds)
+            except subprocess.TimeoutExpired:
+                late = True
+                code = _end(child)
+            except KeyboardInterrupt:
+                _end(child)
+                raise Interrupted(f"stopped during {name}") from None
+        return outcome(code, late, time.time() - started, launch.timeout_seconds, error_file, launch.logs.parent)
+
+
+def _end(child: subprocess.Popen[bytes]) -> int:
+    """Ask the child's group to stop, then insist."""
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(child.pid, sign)
+        except ProcessLookupError:
+            break
+        try:
+            return child.wait(timeout=_GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            continue
+    return child.wait()
+
+
+def outcome(code: int, late: bool, seconds: float, limit: float, error_file: Path, root: Path) -> Outcome:
+    """Put an exit into words. A negative code is a signal that the child did not survive."""
+    tail = "\n".join(error_file.read_text(errors="replace").splitlines()[-_TAIL_LINES:])
+    last = tail.strip().splitlines()[-1] if tail.strip() else "nothing on standard error"
+    file = error_file.relative_to(root).as_posix()
+    if late:
+        status, reason = "timeout", f"still running after {limit:.0f} s and ended"
+    elif code < 0:
+        status, reason = "killed", f"died of {_signal_name(-code)}: {last}"
+    elif code:
+        status, reason = "crashed", f"exit code {code}: {last}"
+    else:
+        status, reason, tail = "finished", "", ""
+    return Outcome(
+        status=status,  # type: ignore[arg-type]
+        exit_code=code,
+        seconds=seconds,
+        stderr_file=file,
+        stderr_tail=tail,
+        reason=reason,
+    )
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
