@@ -1,0 +1,84 @@
+"""Cumulative operators along one dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from .common import Array, cast, is_complex, is_float, is_integral, opmath, to_numpy, to_torch
+from .registry import lower
+
+
+def prefix_sum(x: Array, axis: int = 0) -> Array:
+    """Sums of all elements up to and including each one along `axis`."""
+    return lax.cumsum(x, axis)
+
+
+def _accumulated(scan: Callable[..., Array], self: Array, dim: int, dtype: torch.dtype | None) -> Array:
+    target = to_numpy(dtype) if dtype is not None else np.dtype(np.int64) if is_integral(self.dtype) else self.dtype
+    x = cast(self, to_torch(opmath(target)))
+    if x.ndim == 0 or x.size == 0:
+        return x
+    if x.dtype == bool:
+        return scan(x.astype(jnp.int32), dim % x.ndim) != 0
+    return scan(x, dim % x.ndim)
+
+
+@lower("cumsum")
+def cumsum(self: Array, dim: int, dtype: torch.dtype | None = None) -> Array:
+    return _accumulated(lax.cumsum, self, dim, dtype)
+
+
+@lower("cumprod")
+def cumprod(self: Array, dim: int, dtype: torch.dtype | None = None) -> Array:
+    return _accumulated(lax.cumprod, self, dim, dtype)
+
+
+def _running_extreme(self: Array, dim: int, beats: Callable[[Array, Array], Array]) -> tuple[Array, Array]:
+    """Running extreme and its index; of equal elements the last wins, and a NaN beats everything."""
+    if self.ndim == 0 or self.size == 0:
+        return self, jnp.zeros(self.shape, jnp.int64)
+    axis = dim % self.ndim
+    x = self.astype(jnp.uint8) if self.dtype == bool else self
+
+    def later(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:
+        take = beats(b[0], a[0])
+        if is_float(x.dtype):
+            take = jnp.isnan(b[0]) | (~jnp.isnan(a[0]) & take)
+        return jnp.where(take, b[0], a[0]), jnp.where(take, b[1], a[1])
+
+    value, index = lax.associative_scan(later, (x, lax.broadcasted_iota(jnp.int32, x.shape, axis)), axis=axis)
+    return value, index.astype(jnp.int64)
+
+
+@lower("cummax")
+def cummax(self: Array, dim: int) -> tuple[Array, Array]:
+    return _running_extreme(self, dim, jnp.greater_equal)
+
+
+@lower("cummin")
+def cummin(self: Array, dim: int) -> tuple[Array, Array]:
+    return _running_extreme(self, dim, jnp.less_equal)
+
+
+def _log_add(a: Array, b: Array) -> Array:
+    """log(exp(a) + exp(b)), with the larger real part taken out."""
+    if not is_complex(a.dtype):
+        return jnp.logaddexp(a, b)
+    a_first = a.real >= b.real
+    high, low = jnp.where(a_first, a, b), jnp.where(a_first, b, a)
+    # Two elements of minus infinity are exp's zeros: their difference would be NaN.
+    return jnp.where(jnp.isneginf(low.real), high, high + jnp.log1p(jnp.exp(low - high)))
+
+
+@lower("logcumsumexp", "_logcumsumexp")
+def logcumsumexp(self: Array, dim: int) -> Any:
+    if self.ndim == 0 or self.size == 0:
+        return self
+    x = self.astype(opmath(self.dtype))
+    return lax.associative_scan(_log_add, x, axis=dim % x.ndim)
