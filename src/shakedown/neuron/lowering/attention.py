@@ -1,0 +1,165 @@
+"""Fused scaled dot-product attention and its gradient.
+
+The forward pass keeps, beside its output, each row's logarithm of the sum of exponentials; the gradient recomputes the
+probabilities from it (Dao, Fu, Ermon, Rudra and Ré 2022, arXiv:2205.14135, section 3.1 and appendix B)::
+
+    P = exp(scale * Q K' + bias - lse)      dV = (P m)' dO          with m the dropout mask over (1 - p)
+    dS = P * (m * dO V' - rowsum(dO * O))   dQ = scale * dS K       dK = scale * dS' Q       dbias = dS
+
+Queries of a group that share a key and value head are rows of one product, so grouped heads need no copies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ..errors import LoweringError
+from .common import Array, number_as, opmath
+from .matmul import contract
+from .random import keep_scale
+from .registry import lower
+
+_NO_DROPOUT = {"dropout_p": lambda v: v == 0}
+_BATCH = ((0, 1), (0, 1))
+
+
+def _four(x: Array | None) -> Array | None:
+    """With a batch dimension."""
+    return x[None] if x is not None and x.ndim == 3 else x
+
+
+def _rows(x: Array, heads: int) -> Array:
+    """(B, Hq, L, E) as (B, heads, Hq / heads * L, E)."""
+    return x.reshape(x.shape[0], heads, -1, x.shape[-1])
+
+
+class _Scores:
+    """What forward and backward share: the scaled, biased and masked scores as (B, Hkv, rows, S) in the opmath type."""
+
+    def __init__(self, query: Array, key: Array, value: Array, attn_bias: Array | None, is_causal: bool, scale: Any):
+        q, k, v = _four(query), _four(key), _four(value)
+        assert q is not None
+        assert k is not None
+        assert v is not None
+        if q.shape[0] != k.shape[0] or k.shape[:3] != v.shape[:3] or not k.shape[1] or q.shape[1] % k.shape[1]:
+            raise LoweringError(f"attention of {q.shape} to {k.shape}")
+        self.wide = opmath(q.dtype)
+        self.full = (*q.shape[:3], k.shape[2])
+        self.heads = k.shape[1]
+        self.q, self.k, self.v = _rows(q, self.heads), k, v
+        self.scale = number_as(1 / math.sqrt(q.shape[3]) if scale is None else scale, self.wide)
+        scores = contract(self.q, k, ((3,), (3,)), _BATCH) * self.scale
+        if attn_bias is not None:
+            if attn_bias.dtype == np.bool_:
+                attn_bias = jnp.where(attn_bias, 0, -jnp.inf)
+            scores = scores + self.grouped(jnp.broadcast_to(attn_bias.astype(self.wide), self.full))
+        if is_causal:
+            row = lax.broadcasted_iota(jnp.int32, self.full[2:], 0)
+            column = lax.broadcasted_iota(jnp.int32, self.full[2:], 1)
+            scores = jnp.where(self.grouped(jnp.broadcast_to(row >= column, self.full)), scores, -jnp.inf)
+        self.scores = scores
+
+    def grouped(self, x: Array) -> Array:
+        return x.reshape(x.shape[0], self.heads, -1, x.shape[-1])
+
+
+def _keys_of(key: Array) -> tuple[Array, Array]:
+    """A random key as the pair of int64 that the operator returns for its gradient."""
+    return lax.bitcast_convert_type(key[:2], jnp.int64), lax.bitcast_convert_type(key[2:], jnp.int64)
+
+
+def _key_from(seed: Array, offset: Array) -> Array:
+    return jnp.concatenate([lax.bitcast_convert_type(x.reshape(()), jnp.uint32) for x in (seed, offset)])
+
+
+def _drops(dropout_p: Any) -> bool:
+    return not (isinstance(dropout_p, (int, float)) and dropout_p == 0)
+
+
+@lower("_scaled_dot_product_fused_attention_overrideable", static=_NO_DROPOUT, random=True)
+def attention(
+    query: Array,
+    keys: Array,  # PyTorch's `key`; the random key has that name here
+    value: Array,
+    attn_bias: Array | None = None,
+    dropout_p: Any = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: Any = None,
+    key: Array,
+) -> tuple[Array, ...]:
+    """(output, logsumexp, philox_seed, philox_offset). A row without any key to attend to gives zeros."""
+    at = _Scores(query, keys, value, attn_bias, is_causal, scale)
+    if at.scores.shape[-1] == 0:
+        top = jnp.full((*at.scores.shape[:-1], 1), -jnp.inf, at.wide)
+    else:
+        top = at.scores.max(axis=-1, keepdims=True)
+    weights = jnp.exp(at.scores - jnp.where(top == -jnp.inf, 0, top))
+    total = weights.sum(axis=-1, keepdims=True)
+    lse = jnp.where(total == 0, -jnp.inf, jnp.log(total) + top)
+    if _drops(dropout_p):
+        keep, growth = keep_scale(key, weights.shape, dropout_p)
+        weights = weights * jnp.where(keep, growth, 0).astype(at.wide)
+    # Unnormalised weights are at most 1, so that rounding them to a half type for the product is harmless.
+    out = contract(weights.astype(at.v.dtype), at.v, ((3,), (2,)), _BATCH) / jnp.where(total == 0, 1, total)
+    return out.reshape(*query.shape[:-1], value.shape[-1]), lse.reshape(at.full[:3]), *_keys_of(key)
+
+
+@lower("_scaled_dot_product_fused_attention_overrideable_backward", static=_NO_DROPOUT)
+def attention_backward(
+    grad_out: Array,
+    query: Array,
+    key: Array,
+    value: Array,
+    attn_bias: Array | None,
+    grad_input_mask: Sequence[bool],
+    out: Array,
+    logsumexp: Array,
+    cum_seq_q: Array | None,
+    cum_seq_k: Array | None,
+    max_q: int,
+    max_k: int,
+    dropout_p: Any,
+    is_causal: bool,
+    philox_seed: Array,
+    philox_offset: Array,
+    *,
+    scale: Any = None,
+) -> tuple[Array, ...]:
+    at = _Scores(query, key, value, attn_bias, is_causal, scale)
+    narrow = query.dtype
+    lse = at.grouped(logsumexp[..., None].astype(at.wide))
+    weights = jnp.where(lse == -jnp.inf, 0, jnp.exp(at.scores - lse))
+    grad, y = (_rows(_four(x), at.heads) for x in (grad_out, out))
+    grad_weights = contract(grad, at.v, ((3,), (3,)), _BATCH)
+    kept = weights
+    if _drops(dropout_p):
+        keep, growth = keep_scale(_key_from(philox_seed, philox_offset), weights.shape, dropout_p)
+        mask = jnp.where(keep, growth, 0).astype(at.wide)
+        kept, grad_weights = weights * mask, grad_weights * mask
+    grad_value = contract(kept.astype(narrow), grad, ((2,), (2,)), _BATCH)
+    shift = (grad.astype(at.wide) * y.astype(at.wide)).sum(axis=-1, keepdims=True)
+    grad_scores = weights * (grad_weights - shift)
+    half = grad_scores.astype(narrow)
+    grad_query = contract(half, at.k, ((3,), (2,)), _BATCH) * at.scale
+    grad_key = contract(half, at.q, ((2,), (2,)), _BATCH) * at.scale
+    grads = [grad_query.reshape(query.shape), grad_key.reshape(key.shape), grad_value.reshape(value.shape)]
+    if attn_bias is not None:
+        if grad_input_mask[3]:
+            grads.append(_sum_to(grad_scores.reshape(at.full), attn_bias.shape))
+        else:
+            grads.append(jnp.zeros(attn_bias.shape, attn_bias.dtype))
+    return tuple(grads)
+
+
+def _sum_to(x: Array, shape: tuple[int, ...]) -> Array:
+    """The gradient of broadcasting `shape` to the shape of `x`."""
+    padded = (*([1] * (x.ndim - len(shape))), *shape)
+    return x.sum(axis=tuple(d for d, n in enumerate(padded) if n == 1 and x.shape[d] != 1)).reshape(shape)
