@@ -28,7 +28,7 @@ from .registry import lower
 
 
 def _terms(x: Array, dtype: torch.dtype | None) -> Array:
-    """`x` in the type that sums and products accumulate in: `dtype` if given, int64 for integers, float32 for halves."""
+    """`x` in the type that sums and products run in: `dtype` if given, int64 for integers, float32 for halves."""
     target = to_numpy(dtype) if dtype is not None else np.dtype(np.int64) if is_integral(x.dtype) else x.dtype
     return cast(x, to_torch(opmath(target)))
 

@@ -68,7 +68,7 @@ def lower(
     def register(fn: Callable[..., Any]) -> Callable[..., Any]:
         for name in names:
             op = overload(name)
-            if op in _lowerings or op in _composites:
+            if op in _lowerings or (op in _composites and not graph_only):
                 raise ValueError(f"aten.{name} has two lowerings: {fn.__module__}.{fn.__qualname__} is the second")
             unknown = [n for n in (*chosen, *mutates) if n not in {a.name for a in op._schema.arguments}]
             if unknown:
@@ -82,13 +82,14 @@ def lower(
 def composite(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function on *tensors* that runs an operator as several others, because its output sizes depend on data.
 
-    The function runs in place of the kernel, below autograd; each operator it calls is dispatched as usual.
+    The function runs in place of the kernel, below autograd; each operator it calls is dispatched as usual. The same
+    operator may have a ``graph_only`` lowering for the calls whose sizes do not depend on data.
     """
 
     def register(fn: Callable[..., Any]) -> Callable[..., Any]:
         for name in names:
             op = overload(name)
-            if op in _lowerings or op in _composites:
+            if op in _composites or (op in _lowerings and not _lowerings[op].graph_only):
                 raise ValueError(f"aten.{name} has two lowerings: {fn.__module__}.{fn.__qualname__} is the second")
             _composites[op] = fn
         return fn
