@@ -145,11 +145,12 @@ class Candidate:
             self.step(optimizer, batches[0], self.observer.phase)
             self.wait()
         timings, more = self.timings(optimizer, batches, first_step)
-        first_loss = float(capture.tensors["step1/loss/loss"])
         last: list[Tensor] = []
         self.step(optimizer, batches[0], self.observer.phase, lambda outputs, loss: last.append(loss.detach()))
         training = evidence.Training(
-            steps=len(batches) + 2 + more, first_loss=first_loss, last_loss=float(last[0].float().cpu())
+            steps=len(batches) + 2 + more,
+            first_loss=evidence.finite(float(capture.tensors["step1/loss/loss"])),
+            last_loss=evidence.finite(float(last[0].float().cpu())),
         )
         self.write(shape, name, capture, first_rows, later_rows, timings, training)
 

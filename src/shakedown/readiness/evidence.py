@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -89,11 +90,11 @@ class Timings(_Frozen):
 
 
 class Training(_Frozen):
-    """How far this case was trained in all, and its loss on the first batch then and at the end."""
+    """How far this case was trained in all, and its loss on the first batch then and at the end (None: not finite)."""
 
     steps: int
-    first_loss: float
-    last_loss: float
+    first_loss: float | None
+    last_loss: float | None
 
 
 class Startup(_Frozen):
@@ -186,6 +187,11 @@ def write_atomic(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(part, path)
+
+
+def finite(value: float) -> float | None:
+    """`value`, or None where it is not a number or infinite: JSON has neither."""
+    return value if math.isfinite(value) else None
 
 
 def canonical(value: Any) -> bytes:

@@ -92,7 +92,7 @@ def seal(root: Path, description: dict[str, Any], cells: list[Cell]) -> Record:
         cell: {case: [dataclasses.asdict(v) for v in judged] for case, judged in cases.items()}
         for cell, cases in vectors.items()
     }
-    ev.write_atomic(root / "vectors.json", json.dumps(plain, indent=1).encode())
+    ev.write_atomic(root / "vectors.json", json.dumps(plain, indent=1, allow_nan=False).encode())
     unsealed = Record(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         shakedown_version=shakedown.__version__,

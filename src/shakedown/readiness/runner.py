@@ -66,15 +66,21 @@ def available_threads(asked: int) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+WORKER = (sys.executable, "-m", "shakedown.readiness.worker")
+
+
 class LocalProcesses:
     """Children of this process, each the leader of its own group, so that all it started ends with it."""
+
+    def __init__(self, command: tuple[str, ...] = WORKER) -> None:
+        self.command = command
 
     def run(self, launch: Launch) -> Outcome:
         launch.logs.mkdir(parents=True, exist_ok=True)
         name = launch.job.cell
         job_file = launch.logs / f"{name}.job.json"
         job_file.write_text(json.dumps(asdict(launch.job), indent=1))
-        command = [sys.executable, "-m", "shakedown.readiness.worker", str(job_file)]
+        command = [*self.command, str(job_file)]
         started = time.time()
         environment = os.environ | launch.environment | {"SHAKEDOWN_SPAWNED_AT": repr(started)}
         error_file = launch.logs / f"{name}.stderr"

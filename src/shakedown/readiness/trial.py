@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from . import record, report, requirements, targets, workload
-from .errors import BadInput, Interrupted, OutputExists, TrialError, WorkloadError
+from .errors import BadInput, EvidenceError, Interrupted, OutputExists, TrialError, WorkloadError
 from .evidence import Evidence, read, sha256, write_atomic
 from .judge.results import Cell, Outcome
 from .judge.verdict import expand
@@ -113,30 +113,26 @@ class Trial:
     def run(self) -> record.Record:
         """Run everything; return the sealed record. Raises :class:`BadInput` when the workload itself is at fault."""
         try:
-            self.root.mkdir(parents=True)
-        except OSError as error:
-            raise BadInput(f"cannot make the output directory {self.root}: {error.strerror}") from None
-        try:
-            self._prepare()
-            self._references()
+            self.prepare()
+            self.references()
         except WorkloadError:
             shutil.rmtree(self.root)  # nothing was measured, and this directory is ours: it did not exist before
             raise
         except Interrupted as error:
             raise Interrupted(f"{error}; what was written so far is in {self.root}") from None
         try:
-            self._candidates()
-            self._truth()
+            self.candidates()
+            self.truth()
         except Interrupted as error:
             raise Interrupted(f"{error}; evidence of the finished cells is in {self.root}/evidence") from None
-        self.progress("judging", 0.98)
-        shutil.rmtree(self.root / "cache", ignore_errors=True)  # compiled programs are not evidence
-        sealed = record.seal(self.root, self._description(), self.cells)
-        write_atomic(self.root / "report.md", report.markdown(sealed).encode())
-        return sealed
+        return self.finish()
 
-    def _prepare(self) -> None:
-        """Lock the requirements, then make the snapshot; from it, what the workload declares about itself."""
+    def prepare(self) -> None:
+        """Make the directory, lock the requirements, make the snapshot; learn what the workload says about itself."""
+        try:
+            self.root.mkdir(parents=True)
+        except OSError as error:
+            raise BadInput(f"cannot make the output directory {self.root}: {error.strerror}") from None
         self.requirements_sha256 = requirements.lock(self.checked.requirements, self.root / "requirements.json")
         shutil.copyfile(self.checked.source.path, self.root / "workload.py")
         self.progress("snapshot", 0.0)
@@ -149,7 +145,7 @@ class Trial:
         self.shapes = tuple(declared["cases"])
         self.cells = plan(self.checked, self.dtypes, list(self.shapes))
 
-    def _references(self) -> None:
+    def references(self) -> None:
         """The CPU in each precision. A workload that fails there in every one of them is bad input, not a result."""
         for index, cell in enumerate(self.cells):
             if cell.mode == "reference":
@@ -158,10 +154,18 @@ class Trial:
         if all(cell.outcome.status == "crashed" for cell in references):
             raise WorkloadError(self._blame("the workload does not run on the CPU", references[0].outcome))
 
-    def _candidates(self) -> None:
+    def candidates(self) -> None:
         for index, cell in enumerate(self.cells):
             if cell.mode != "reference" and cell.outcome.reason not in targets.NOT_BUILT.values():
                 self._run_cell(index)
+
+    def finish(self) -> record.Record:
+        """Judge, seal the record, write the report."""
+        self.progress("judging", 0.98)
+        shutil.rmtree(self.root / "cache", ignore_errors=True)  # compiled programs are not evidence
+        sealed = record.seal(self.root, self._description(), self.cells)
+        write_atomic(self.root / "report.md", report.markdown(sealed).encode())
+        return sealed
 
     def _run_cell(self, index: int) -> None:
         cell = self.cells[index]
@@ -196,7 +200,7 @@ class Trial:
                 except OSError:
                     continue  # a file system without hard links keeps both copies
 
-    def _truth(self) -> None:
+    def truth(self) -> None:
         """Recompute in float64 what each process saw, once for processes that saw the same bits."""
         self.progress("float64 truth", (1 + len(self.cells)) / (2 + len(self.cells)))
         subjects: dict[str, str] = {}
@@ -204,7 +208,10 @@ class Trial:
             for case in cell.cases:
                 path = self.root / "evidence" / cell.id / f"{case}.json"
                 if path.exists():
-                    found = read(Evidence, path)
+                    try:
+                        found = read(Evidence, path)
+                    except EvidenceError:
+                        continue  # judgement names it, and calls its case untested
                     subjects.setdefault(found.tensors_sha256, path.relative_to(self.root).as_posix())
         self.truth_outcome = self._launch("truth", "truth", subjects=tuple(subjects.values()))
 

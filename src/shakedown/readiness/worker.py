@@ -48,7 +48,8 @@ class Job:
         return Path(self.root, *parts)
 
 
-def _cache_before(job: Job) -> dict[str, Any]:
+def cache_before(job: Job) -> dict[str, Any]:
+    """The experiment's cache directory before the device is opened: how many files, and their bytes."""
     folder = os.environ.get("SHAKEDOWN_CACHE_DIR")
     if job.cache == "none" or not folder:
         return {"state": "none", "files_before": 0, "bytes_before": 0, "note": "this target keeps no cache of its own"}
@@ -56,35 +57,28 @@ def _cache_before(job: Job) -> dict[str, Any]:
     return {"state": job.cache, "files_before": len(files), "bytes_before": sum(p.stat().st_size for p in files)}
 
 
-def _snapshot(job: Job) -> None:
-    from . import requirements, snapshot, workload
+def perform(job: Job, launch: float = 0.0, import_torch: float = 0.0) -> None:
+    """Do the job in this process. `launch` and `import_torch` are seconds that were spent before."""
+    from . import candidate, requirements, snapshot, truth, workload
 
-    steps = requirements.unlock(job.path("requirements.json")).numerics.steps
-    loaded = workload.load(job.source)
-    cases = [workload.Case.parse(text) for text in job.cases] or list(loaded.cases)
-    snapshot.create(loaded, cases, steps, job.path("snapshot"))
-    declared = {"cases": [str(case) for case in cases], "dtypes": list(loaded.dtypes)}
-    job.path("logs", "declared.json").write_text(json.dumps(declared))
-
-
-def _candidate(job: Job, launch: float, import_torch: float, cache: dict[str, Any]) -> None:
-    from .candidate import Candidate
-
-    Candidate(job, launch, import_torch, cache).run()
-
-
-def _truth(job: Job) -> None:
-    from .truth import recompute
-
-    recompute(job)
+    if job.role == "snapshot":
+        steps = requirements.unlock(job.path("requirements.json")).numerics.steps
+        loaded = workload.load(job.source)
+        cases = [workload.Case.parse(text) for text in job.cases] or list(loaded.cases)
+        snapshot.create(loaded, cases, steps, job.path("snapshot"))
+        declared = {"cases": [str(case) for case in cases], "dtypes": list(loaded.dtypes)}
+        job.path("logs", "declared.json").write_text(json.dumps(declared))
+    elif job.role == "truth":
+        truth.recompute(job)
+    else:
+        candidate.Candidate(job, launch, import_torch, cache_before(job)).run()
 
 
 def main() -> int:
-    launched = time.time()
+    """Read the job, stop the clock around ``import torch``, perform."""
+    launch = time.time() - float(os.environ.get("SHAKEDOWN_SPAWNED_AT", time.time()))
     raw = json.loads(Path(sys.argv[1]).read_text())
     job = Job(**{**raw, "cases": tuple(raw["cases"]), "subjects": tuple(raw["subjects"])})
-    cache = _cache_before(job)
-    launch = launched - float(os.environ.get("SHAKEDOWN_SPAWNED_AT", launched))
     start = time.perf_counter()
     import torch  # noqa: F401
 
@@ -92,12 +86,7 @@ def main() -> int:
     from .errors import WorkloadError
 
     try:
-        if job.role == "snapshot":
-            _snapshot(job)
-        elif job.role == "truth":
-            _truth(job)
-        else:
-            _candidate(job, launch, import_torch, cache)
+        perform(job, launch, import_torch)
     except WorkloadError as error:
         print(f"WorkloadError: {error}", file=sys.stderr)
         return WORKLOAD_AT_FAULT

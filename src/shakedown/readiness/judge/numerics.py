@@ -10,6 +10,7 @@ sum.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -43,6 +44,7 @@ class Subject:
     truth: np.ndarray
     reference_error: np.ndarray | None
     reduction: int
+    decided_in: str = "float32"
     peers_rms: float = 0.0
     start: np.ndarray | None = None
 
@@ -122,12 +124,13 @@ def allowed(subject: Subject, demand: Numerics) -> Allowed:
 def measure(subject: Subject, demand: Numerics) -> Vector:
     """All numbers of one tensor, with the findings that its gates make of them."""
     if not np.issubdtype(subject.device.dtype, np.floating):
-        return _exact(subject)
+        return _decisions(subject, demand)
     device, truth = subject.device.astype(np.float64), subject.truth.astype(np.float64)
     mismatched = int((np.isfinite(device) != np.isfinite(truth)).sum())
     sound = np.isfinite(device) & np.isfinite(truth)
     device, truth = np.where(sound, device, 0.0), np.where(sound, truth, 0.0)
-    subject = Subject(**{**subject.__dict__, "device": device, "truth": truth})
+    start = None if subject.start is None else np.where(np.isfinite(subject.start), subject.start, 0.0)
+    subject = dataclasses.replace(subject, device=device, truth=truth, start=start)
     # A weight is compared with the nearest storable number: an update below half a spacing is lost on every device.
     target = formats.rounded(truth, subject.dtype) if subject.start is not None else truth
     error = device - target
@@ -165,12 +168,12 @@ def measure(subject: Subject, demand: Numerics) -> Vector:
         max_abs_at=tuple(int(i) for i in at),
         outside_criterion=outside,
         nonfinite_mismatches=mismatched,
-        bias_sigmas=abs(mean) / deviation if deviation else None,
+        bias_sigmas=_ratio(abs(mean), deviation),
         mean_error=mean,
         scale_minus_one=float((error * truth).sum()) / squared if squared else None,
         update_made=_update_made(subject, target),
     )
-    return Vector(**{**vector.__dict__, "findings": tuple(gates(vector, subject, error, limit, demand))})
+    return dataclasses.replace(vector, findings=tuple(gates(vector, subject, error, limit, demand)))
 
 
 def _ratio(value: float, limit: float) -> float:
@@ -179,20 +182,47 @@ def _ratio(value: float, limit: float) -> float:
     return min(value / limit, _HUGE) if limit else _HUGE
 
 
-def _exact(subject: Subject) -> Vector:
-    """Integers, indices and masks have one right answer."""
+def _decisions(subject: Subject, demand: Numerics) -> Vector:
+    """Integers and masks: equal, but for decisions between near ties.
+
+    A counter or an index has one right answer. An output such as ``argmax`` flips on a correct device where two values
+    lie within rounding of each other; it may do so as often as row_factor * c * u says, or a multiple of the CPU's.
+    """
     wrong = subject.device != subject.truth
-    count = int(wrong.sum())
+    count, total = int(wrong.sum()), max(wrong.size, 1)
+    limit = 0.0
+    if subject.role == "output":
+        # The precision that values are decided in is not the integer's own; `decided_in` is that of the run.
+        near = demand.row_factor * demand.rounding_factor * formats.roundoff(subject.decided_in)
+        own = 0 if subject.reference_error is None else int((subject.reference_error != 0).sum())
+        limit = max(math.floor(near * total), demand.reference_factor * own)
     at = tuple(int(i) for i in np.argwhere(wrong)[0]) if count else ()
     difference = np.abs(subject.device.astype(np.float64) - subject.truth.astype(np.float64))
-    findings = (
-        (f"{count} of {wrong.size} values differ where equality is required, first at {list(at)}",) if count else ()
-    )
+    text = f"{count} of {total} values differ, {limit:.0f} could be near ties; the first at {list(at)}"
     return Vector(
-        subject.name, subject.role, subject.dtype, tuple(subject.truth.shape), float(count > 0), 0.0,
-        _HUGE if count else 0.0, None, None, None, None, None, None, float(difference.max(initial=0.0)), at,
-        None, 0, None, 0.0, None, None, findings,
-    )  # fmt: skip
+        name=subject.name,
+        role=subject.role,
+        dtype=subject.dtype,
+        shape=tuple(subject.truth.shape),
+        relative_l2=count / total,
+        allowed_relative_l2=limit / total,
+        margin=_ratio(count, limit),
+        ratio_to_cpu=None,
+        ulp_mean=None,
+        ulp_share_above=None,
+        worst_row=None,
+        worst_row_relative_l2=None,
+        row_margin=None,
+        max_abs=float(difference.max(initial=0.0)),
+        max_abs_at=at,
+        outside_criterion=None,
+        nonfinite_mismatches=0,
+        bias_sigmas=None,
+        mean_error=0.0,
+        scale_minus_one=None,
+        update_made=None,
+        findings=(text,) if count > limit else (),
+    )
 
 
 def _update_made(subject: Subject, target: np.ndarray) -> float | None:
@@ -223,8 +253,10 @@ def gates(v: Vector, subject: Subject, error: np.ndarray, limit: Allowed, demand
                 f"errors are one-sided: mean {v.mean_error:.2e}, {v.bias_sigmas:.0f} standard errors from zero"
             )
         off_scale = abs(v.scale_minus_one or 0.0) * _norm(subject.truth)
-        if off_scale > max(material, demand.rounding_factor * formats.roundoff(v.dtype) * _norm(subject.truth)):
-            found.append(f"values are uniformly scaled by {1 + (v.scale_minus_one or 0.0):.6f}")
+        aligned = off_scale * math.sqrt(error.size) / max(_norm(error), _TINY)  # in standard errors, as for the mean
+        least = max(material, demand.rounding_factor * formats.roundoff(v.dtype) * _norm(subject.truth))
+        if off_scale > least and aligned > demand.bias_sigmas:
+            found.append(_scaled(v))
     if (
         v.update_made is not None
         and subject.start is not None
@@ -257,13 +289,18 @@ def _explain(v: Vector, subject: Subject, error: np.ndarray) -> str:
     if v.scale_minus_one is not None:
         left = error - v.scale_minus_one * truth
         if float((left * left).sum()) < 0.1 * total:
-            return f"values are uniformly scaled by {1 + v.scale_minus_one:.6f}"
+            return _scaled(v)
     u = formats.roundoff(v.dtype)
     own = v.relative_l2 / v.ratio_to_cpu if v.ratio_to_cpu else math.sqrt(subject.reduction) * u
     observed = u * v.relative_l2 / own
     if v.relative_l2 > 0.5 or observed > 2.0**-3:
         return "no number format explains an error of this size"
     return f"behaves like {formats.nearest(observed)}"
+
+
+def _scaled(v: Vector) -> str:
+    off = v.scale_minus_one or 0.0
+    return "values are uniformly scaled by " + (f"{1 + off:.6f}" if abs(off) > 1e-5 else f"1{off:+.1e}")
 
 
 def _row_words(v: Vector, subject: Subject, row: int | None = None) -> str:

@@ -115,7 +115,7 @@ class CaseResult(_Frozen):
     reason: str = ""
     findings: list[str] = []
     tensors: TensorSummary | None = None
-    losses: dict[str, float] = {}
+    losses: dict[str, float | None] = {}
     training_steps: int | None = None
     graphs: dict[str, Any] | None = None
     paths: PathSummary | None = None

@@ -75,10 +75,10 @@ def reference_errors(found: Found, dtype: str, case: str) -> Arrays:
     infos = {f"step{t.step}/{t.role}/{t.name}": t for t in reference.tensors}
     errors = {}
     for name, value in truth.items():
-        if name in device and np.issubdtype(value.dtype, np.floating) and device[name].shape == value.shape:
+        if name in device and device[name].shape == value.shape:
             exact = value.astype(np.float64)
             target = formats.rounded(exact, infos[name].dtype) if infos[name].role == "weight" else exact
-            errors[name] = device[name].astype(np.float64) - target
+            errors[name] = np.nan_to_num(device[name].astype(np.float64) - target, posinf=0.0, neginf=0.0)
     return errors
 
 
@@ -110,6 +110,7 @@ def vectors(found: Found, subject: Evidence, own: Arrays, requirements: Requirem
                         truth=truth[key],
                         reference_error=own.get(key),
                         reduction=subject.reduction_length,
+                        decided_in=subject.dtype,
                         peers_rms=rms if info.role == "gradient" else 0.0,
                         start=start,
                     ),
@@ -168,7 +169,7 @@ def judge_case(
     if shapes_agree:
         own = reference_errors(found, cell.dtype, case)
         judged = vectors(found, subject, own, requirements)
-    failed = sorted((v for v in judged if v.findings), key=lambda v: -v.margin)
+    failed = sorted((v for v in judged if v.findings), key=_nearest_to_the_cause)
     findings = faults + [f"{v.name}: {text}" for v in failed for text in v.findings]
     result = CaseResult(
         case=case,
@@ -184,16 +185,21 @@ def judge_case(
     return result, judged
 
 
-def _losses(found: Found, subject: Evidence, reference: Evidence) -> dict[str, float]:
+def _nearest_to_the_cause(v: numerics.Vector) -> tuple[str, int, float]:
+    """Order of findings: what is computed first comes first, and the worst of its kind before the others."""
+    return v.name.split("/")[0], ("output", "loss", "gradient", "buffer", "weight").index(v.role), -v.margin
+
+
+def _losses(found: Found, subject: Evidence, reference: Evidence) -> dict[str, float | None]:
     """Loss at steps 1 and k of device and CPU, each on its own trajectory, and at the end of training on the first
     batch.
     """
     device, cpu = ev.tensors(subject, found.root), ev.tensors(reference, found.root)
     steps = sorted({t.step for t in subject.tensors})
-    losses = {}
+    losses: dict[str, float | None] = {}
     for step in dict.fromkeys((steps[0], steps[-1])):
-        losses[f"device_step{step}"] = float(device[f"step{step}/loss/loss"])
-        losses[f"cpu_step{step}"] = float(cpu[f"step{step}/loss/loss"])
+        losses[f"device_step{step}"] = ev.finite(float(device[f"step{step}/loss/loss"]))
+        losses[f"cpu_step{step}"] = ev.finite(float(cpu[f"step{step}/loss/loss"]))
     return losses | {"device_last": subject.training.last_loss, "cpu_last": reference.training.last_loss}
 
 

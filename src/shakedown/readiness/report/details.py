@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..judge.results import TimingSummary
 from ..record import Record
-from .words import Pairs, Section, Table, cases, name_of, pairs, seconds, size
+from .words import Pairs, Section, Table, cases, loss, name_of, pairs, seconds, size
 
 
 def sections(record: Record) -> list[Section]:
@@ -27,11 +27,11 @@ def sections(record: Record) -> list[Section]:
 def _numbers(of: Pairs) -> Section:
     rows = []
     for cell, case in cases(of):
-        t, loss = case.tensors, case.losses
+        t, losses = case.tensors, case.losses
         if t is None:
             rows.append((name_of(cell), case.case, case.verdict, "–", "–", "–", "–", "–", case.reason or "–"))
             continue
-        steps = [key.removeprefix("device_") for key in loss if key.startswith("device_step")]
+        steps = [key.removeprefix("device_") for key in losses if key.startswith("device_step")]
         rows.append(
             (
                 name_of(cell),
@@ -42,7 +42,7 @@ def _numbers(of: Pairs) -> Section:
                 f"{t.worst_relative_l2:.1e} of {t.worst_allowed:.1e}",
                 "–" if t.worst_ratio_to_cpu is None else f"{t.worst_ratio_to_cpu:.2f}",
                 "–" if t.largest_outside_criterion is None else f"{t.largest_outside_criterion:.2%}",
-                "; ".join(f"{s}: {loss[f'device_{s}']:.6f} / {loss[f'cpu_{s}']:.6f}" for s in steps),
+                "; ".join(f"{s}: {loss(losses[f'device_{s}'], 6)} / {loss(losses[f'cpu_{s}'], 6)}" for s in steps),
             )
         )
     header = (

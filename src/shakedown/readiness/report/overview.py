@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..judge.results import CaseResult, CellResult, PathSummary
 from ..record import Record
-from .words import Pairs, Section, Table, cases, name_of, pairs, seconds, size
+from .words import Pairs, Section, Table, cases, loss, name_of, pairs, seconds, size
 
 PHASES = ("data", "forward", "backward", "optimizer")
 
@@ -40,13 +40,13 @@ def _numbers(record: Record, of: Pairs) -> Section:
         "Outputs, loss, gradients, buffers and updated weights of two training steps in every case, each against "
         "float64 on the CPU. Of gate: how much of the allowed error the worst tensor used. Error/CPU's: that error "
         "over the CPU's own at the same precision. "
-        f"Loss: case {record.trial['cases'][0]}, first batch, before training and after."
+        f"Loss: case {record.trial['cases'][0]}, first batch, before training and after the last step."
     )
     return Section("Same numbers?", [said], [Table(header, rows)])
 
 
 def _loss(case: CaseResult) -> str:
-    return f"{case.losses['device_step1']:.4f} > {case.losses['device_last']:.4f} in {case.training_steps} steps"
+    return f"{loss(case.losses['device_step1'])} > {loss(case.losses['device_last'])}"
 
 
 def _paths(record: Record, of: Pairs) -> Section:

@@ -45,6 +45,11 @@ def seconds(value: float | None) -> str:
     return f"{value * 1e3:.1f} ms" if value >= 1e-3 else f"{value * 1e6:.0f} µs"
 
 
+def loss(value: float | None, digits: int = 4) -> str:
+    """A loss; "not finite" is a finding of its own."""
+    return "not finite" if value is None else f"{value:.{digits}f}"
+
+
 def size(value: int | None) -> str:
     """Bytes with a unit that suits them."""
     if value is None:
