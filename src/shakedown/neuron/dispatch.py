@@ -19,7 +19,7 @@ from .buffer import DEVICE
 from .errors import LoweringError
 from .lowering import load as load_lowerings
 from .lowering import registry
-from .plan import FallbackPlan, Operator, Plan, Role, build
+from .plan import FallbackPlan, Operator, Plan, Role, build, qualified_name
 
 OpOverload = torch._ops.OpOverload
 Tensor = torch.Tensor
@@ -307,6 +307,19 @@ def _view_door(op: OpOverload) -> Callable[..., Any] | None:
     return lambda *args, **kwargs: fallback.run(operator, args, kwargs, "a view without a kernel for this device")
 
 
+def _kernel_for(op: OpOverload) -> Callable[..., Any]:
+    composite = registry.composite_of(op)
+    if composite is None:
+        return kernel_of(operator_of(op))
+    tally = events.tally(qualified_name(op))
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        tally.runs += 1
+        return composite(*args, **kwargs)
+
+    return kernel
+
+
 # --- registration -------------------------------------------------------------------------------------------------------
 
 _library: torch.library.Library | None = None
@@ -333,8 +346,7 @@ def install() -> None:
 
 
 def _register(op: OpOverload) -> None:
-    kernel = registry.composite_of(op) or kernel_of(operator_of(op))
-    _kernels[op] = kernel
+    kernel = _kernels[op] = _kernel_for(op)
     assert _library is not None
     _library.impl(op, kernel, "PrivateUse1")
 

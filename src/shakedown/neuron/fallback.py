@@ -164,7 +164,7 @@ def _write_back(
         if not is_device_tensor(value):
             return
         twin = host.twin(value)
-        if (twin.shape, twin.untyped_storage().data_ptr()) != before[id(twin)]:
+        if (twin.shape, twin.untyped_storage().data_ptr()) != before[id(twin)]:  # resized by the kernel
             fresh = to_device(twin)
             moved += fresh.untyped_storage().nbytes()
             adopt(value, fresh)

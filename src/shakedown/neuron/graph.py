@@ -44,6 +44,11 @@ class GraphLowering:
         self.builder = builder
         self.key = key
         self.random_operators = 0
+        self._mutated: dict[torch.fx.Node, Any] = {}
+
+    def mutations(self, placeholders: Sequence[torch.fx.Node]) -> dict[int, Ref]:
+        """Number of each placeholder that the graph writes (its trailing ``copy_`` nodes) -> its new value."""
+        return {placeholders.index(node): value for node, value in self._mutated.items()}
 
     def run(self, graph: torch.fx.Graph, inputs: Sequence[Any]) -> Any:
         """Inline `graph`; `inputs` stand for its placeholders. Returns the structure of its outputs (Refs, constants).
@@ -85,6 +90,9 @@ class GraphLowering:
         kwargs = map_arg(node.kwargs, env.__getitem__)
         if target is python_operator.getitem:
             return args[0][args[1]]
+        if target is torch.ops.aten.copy_.default and node.args[0].op == "placeholder":
+            self._mutated[node.args[0]] = args[1]
+            return args[1]
         if target in _RESTRIDE:
             return self._as_strided(node, args)
         if not isinstance(target, torch._ops.OpOverload):

@@ -200,19 +200,21 @@ def _set_nothing(self: torch.Tensor) -> torch.Tensor:
 def _resize(
     self: torch.Tensor, size: list[int], *, memory_format: torch.memory_format | None = None
 ) -> torch.Tensor:
-    """Give `self` new sizes; its storage grows when needed and keeps its identity and its old bytes."""
+    """Give `self` new sizes, keeping its old elements in storage order; new ones are uninitialised."""
     like = torch.empty(size, dtype=self.dtype, device="meta", memory_format=memory_format or torch.contiguous_format)
     if tuple(like.shape) == tuple(self.shape) and memory_format is None:
         return self
     shape, stride = tuple(like.shape), tuple(like.stride())
-    grow_storage(self.untyped_storage(), self.storage_offset() * self.dtype.itemsize + storage_nbytes(self.dtype, shape, stride))
-    return set_storage(self, self.untyped_storage(), self.storage_offset(), shape, stride)
-
-
-def grow_storage(storage: torch.UntypedStorage, nbytes: int) -> None:
-    """Make `storage` at least `nbytes` long, keeping its bytes."""
-    if nbytes > storage.nbytes():
-        storage.resize_(nbytes)
+    storage, offset = self.untyped_storage(), self.storage_offset()
+    if offset * self.dtype.itemsize + storage_nbytes(self.dtype, shape, stride) > storage.nbytes():
+        # The size of a storage is fixed, so growing means moving; views taken before keep the old storage.
+        length = offset + storage_nbytes(self.dtype, shape, stride) // self.dtype.itemsize
+        grown = empty((length,), (1,), self.dtype)
+        old = storage.nbytes() // self.dtype.itemsize
+        if old:
+            grown[:old].copy_(set_storage(empty((0,), (1,), self.dtype), storage, 0, (old,), (1,)))
+        storage = grown.untyped_storage()
+    return set_storage(self, storage, offset, shape, stride)
 
 
 @_kernel("_fused_sdp_choice")

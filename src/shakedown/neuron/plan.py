@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from . import events, runtime
-from .buffer import Template, template
+from .buffer import Template, storage_nbytes, template
 from .errors import LoweringError
 from .lowering import registry
 from .program import Builder, Program, Ref, map_refs
-from .transfer import adopt
+from .transfer import adopt, is_dense
 from .views import View
 
 OpOverload = torch._ops.OpOverload
@@ -240,6 +240,8 @@ def build(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     before = {i: tuple(call_meta.shape) for i, call_meta in _metas(call)}
     outs = _run_meta(operator, call)
 
+    _leave_overlaps_to_the_cpu(call, _written_parameters(operator, call))
+
     builder = Builder(operator.name.replace("::", "."))
     for kind in call.kinds:
         builder.parameter(kind)
@@ -321,6 +323,31 @@ def _written_parameters(operator: Operator, call: _Call) -> list[int]:
     for name in order:
         map_refs(call.template.get(name), lambda r: found.append(r.index) if r.index in call.tensors else None)
     return found
+
+
+def _leave_overlaps_to_the_cpu(call: _Call, writes: list[int]) -> None:
+    """Refuse writes into memory that the call sees twice: PyTorch forbids most, and its CPU kernels know which.
+
+    (``meta`` kernels skip the check, which looks at addresses.)
+    """
+    for index in writes:
+        tensor = call.tensors[index]
+        if any(n > 1 and s == 0 for n, s in zip(tensor.shape, tensor.stride())):
+            raise LoweringError("the written tensor overlaps itself")
+        first, last = _extent(tensor)
+        for other_index, other in call.tensors.items():
+            if other_index == index or other is tensor or other.untyped_storage() is not tensor.untyped_storage():
+                continue
+            same = View.of(other) == View.of(tensor)
+            a, b = _extent(other)
+            if not same and a <= last and first <= b and is_dense(tensor) and is_dense(other):
+                raise LoweringError("the written tensor overlaps another argument")
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """First and last byte of the storage that `tensor` touches."""
+    start = tensor.storage_offset() * tensor.dtype.itemsize
+    return start, start + storage_nbytes(tensor.dtype, tuple(tensor.shape), tuple(tensor.stride())) - 1
 
 
 def _is_written(tensor: torch.Tensor, written: list[torch.Tensor]) -> bool:

@@ -1,7 +1,7 @@
 """The only file that patches torch: gaps of a device without C++, each with its reason.
 
-Nothing registers a C++ allocator for the device, so whatever allocates a storage natively would dereference a null allocator
-and crash the interpreter. Those entry points are replaced for storages of this device; for all others the original runs.
+Nothing registers a C++ allocator for the device, so whatever allocates a storage natively, or follows its address, would
+crash the interpreter. Those entry points are replaced for storages of this device; for all others the original runs.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from .autoload import DEVICE_NAME
 _originals: dict[str, Any] = {}
 
 
-def _ours(storage: Any) -> bool:
-    return isinstance(storage, torch.UntypedStorage) and storage.device.type == DEVICE_NAME
+def _is_ours(device: Any) -> bool:
+    if isinstance(device, str):
+        return device.partition(":")[0] == DEVICE_NAME
+    return isinstance(device, torch.device) and device.type == DEVICE_NAME
 
 
 def _flat(storage: torch.UntypedStorage) -> torch.Tensor:
@@ -28,30 +30,128 @@ def _flat(storage: torch.UntypedStorage) -> torch.Tensor:
     return set_storage(empty((0,), (1,), torch.uint8), storage, 0, (storage.nbytes(),), (1,))
 
 
-def _patch(owner: Any, name: str, replacement: Callable[..., Any]) -> None:
-    original = getattr(owner, name)
-    _originals[f"{owner.__name__}.{name}"] = original
+def _new_storage(nbytes: int) -> torch.UntypedStorage:
+    from .device import _start
+    from .transfer import empty
+
+    _start()
+    return empty((nbytes,), (1,), torch.uint8).untyped_storage()
+
+
+def _for_our_storages(name: str, replacement: Callable[..., Any]) -> None:
+    """Make ``storage.<name>`` call `replacement` for storages of this device."""
+    original = getattr(torch.UntypedStorage, name)
+    _originals[f"UntypedStorage.{name}"] = original
 
     @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return replacement(self, *args, **kwargs) if _ours(self) else original(self, *args, **kwargs)
+    def method(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
+        return replacement(self, *args, **kwargs) if _is_ours(self.device) else original(self, *args, **kwargs)
 
-    setattr(owner, name, method)
+    setattr(torch.UntypedStorage, name, method)
+
+
+def _refuse(what: str, instead: str) -> Callable[..., Any]:
+    def raise_error(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError(f"{what} is not available for storages on device {DEVICE_NAME!r}: {instead}")
+
+    return raise_error
 
 
 def close() -> None:
     """Apply every patch, once per process."""
     if _originals:
         return
+    _close_storages()
+    _close_constructor()
+    _close_accelerator()
+    _close_module_apply()
+
+
+def _close_storages() -> None:
+    """Methods that allocate through the missing allocator, or dereference the address."""
+    move = "call .cpu() on it first"
+    _for_our_storages("clone", lambda s: _flat(s).clone().untyped_storage())
+    _for_our_storages("cpu", lambda s: _flat(s).cpu().untyped_storage())
+    _for_our_storages("new", lambda s, *args: _new_storage(0))
+    # The size of a storage is fixed in C++ when it is made without an allocator; `Tensor.resize_` moves to a larger one.
+    _for_our_storages("resize_", _refuse("resize_()", "resize a tensor instead, which gives it a larger storage"))
+    for name in ("_byteswap", "byteswap"):
+        _for_our_storages(name, _refuse("byteswap()", move))
+    for name in ("_write_file", "_set_from_file"):
+        _for_our_storages(name, _refuse("raw file access", move))
+
+
+def _close_constructor() -> None:
+    """``torch.UntypedStorage(n, device="neuron")`` allocates natively."""
     storage = torch.UntypedStorage
-    _patch(storage, "clone", lambda s: _flat(s).clone().untyped_storage())
-    _patch(storage, "cpu", lambda s: _flat(s).cpu().untyped_storage())
-    _patch(storage, "resize_", _resize_storage)
+    original = storage.__new__
+    _originals["UntypedStorage.__new__"] = original
 
-    # `Module.to` makes new Parameters on this device, since its tensors count as incompatible with CPU ones for a shallow
-    # copy. That unties tied weights and strands an optimizer built before the move. Swapping keeps identity.
-    torch.__future__.set_swap_module_params_on_conversion(True)
+    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _is_ours(kwargs.get("device")):
+            return original(cls, *args, **kwargs)
+        rest = {k: v for k, v in kwargs.items() if k not in ("device", "allocator")}
+        size = args[0] if args else rest.pop("size", 0)
+        if rest or len(args) > 1:
+            raise TypeError(f"UntypedStorage(size, *, device): unexpected arguments {args[1:]!r} {rest!r}")
+        if isinstance(size, int):
+            return _new_storage(size)
+        return original(cls, size).to(device=torch.device(DEVICE_NAME))
+
+    storage.__new__ = new  # type: ignore[method-assign,assignment]
 
 
-def _resize_storage(self: torch.UntypedStorage, nbytes: int) -> torch.UntypedStorage:
-    raise NotImplementedError("filled in below")
+def _close_accelerator() -> None:
+    """``torch.accelerator`` asks C++ for what only a C++ device guard has; it is answered from ``torch.neuron``."""
+    from . import device as ours
+
+    accelerator = torch.accelerator
+
+    def answer(name: str, replacement: Callable[..., Any]) -> None:
+        original = getattr(accelerator, name)
+        _originals[f"accelerator.{name}"] = original
+
+        @functools.wraps(original)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            current = accelerator.current_accelerator()
+            if current is not None and current.type == DEVICE_NAME:
+                return replacement(*args, **kwargs)
+            return original(*args, **kwargs)
+
+        setattr(accelerator, name, function)
+
+    answer("synchronize", ours.synchronize)
+    answer("empty_cache", lambda: None)
+
+
+def _close_module_apply() -> None:
+    """``Module.to`` makes new Parameters on this device, whose tensors count as incompatible with CPU ones for a shallow copy.
+
+    That would untie tied weights and strand an optimizer built before the move, so conversions that involve this device swap
+    the tensors inside the Parameters instead. Scripted modules hold theirs in C++, where they cannot be swapped.
+    """
+    original = torch.nn.Module._apply
+    _originals["Module._apply"] = original
+    future = torch.__future__
+
+    def involves_us(module: torch.nn.Module, fn: Callable[..., Any]) -> bool:
+        if any(_is_ours(p.device) for p in (*module.parameters(), *module.buffers())):
+            return True
+        try:
+            return _is_ours(fn(torch.empty(0, device="cpu")).device)
+        except Exception:  # `fn` is the caller's: whatever it raises, it raises again on the real parameters
+            return False
+
+    @functools.wraps(original)
+    def apply(self: torch.nn.Module, fn: Callable[..., Any], recurse: bool = True) -> torch.nn.Module:
+        if future.get_swap_module_params_on_conversion() or isinstance(self, torch.jit.ScriptModule):
+            return original(self, fn, recurse)
+        if not involves_us(self, fn):
+            return original(self, fn, recurse)
+        future.set_swap_module_params_on_conversion(True)
+        try:
+            return original(self, fn, recurse)
+        finally:
+            future.set_swap_module_params_on_conversion(False)
+
+    torch.nn.Module._apply = apply  # type: ignore[method-assign]

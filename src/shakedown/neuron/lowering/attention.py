@@ -17,13 +17,14 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import torch
 from jax import lax
 
 from ..errors import LoweringError
 from .common import Array, number_as, opmath
 from .matmul import contract
 from .random import keep_scale
-from .registry import lower
+from .registry import composite, lower
 
 _NO_DROPOUT = {"dropout_p": lambda v: v == 0}
 _BATCH = ((0, 1), (0, 1))
@@ -82,6 +83,14 @@ def _drops(dropout_p: Any) -> bool:
     return not (isinstance(dropout_p, (int, float)) and dropout_p == 0)
 
 
+def _exponentials(scores: Array) -> tuple[Array, Array, Array]:
+    """exp(scores - max), its sums and their logarithms without the shift; zeros, 0 and -inf in a row of -inf."""
+    top = scores.max(axis=-1, keepdims=True, initial=-jnp.inf)
+    weights = jnp.exp(scores - jnp.where(top == -jnp.inf, 0, top))
+    total = weights.sum(axis=-1, keepdims=True)
+    return weights, total, jnp.where(total == 0, -jnp.inf, jnp.log(total) + top)
+
+
 @lower("_scaled_dot_product_fused_attention_overrideable", static=_NO_DROPOUT, random=True)
 def attention(
     query: Array,
@@ -97,13 +106,7 @@ def attention(
 ) -> tuple[Array, ...]:
     """(output, logsumexp, philox_seed, philox_offset). A row without any key to attend to gives zeros."""
     at = _Scores(query, keys, value, attn_bias, is_causal, scale)
-    if at.scores.shape[-1] == 0:
-        top = jnp.full((*at.scores.shape[:-1], 1), -jnp.inf, at.wide)
-    else:
-        top = at.scores.max(axis=-1, keepdims=True)
-    weights = jnp.exp(at.scores - jnp.where(top == -jnp.inf, 0, top))
-    total = weights.sum(axis=-1, keepdims=True)
-    lse = jnp.where(total == 0, -jnp.inf, jnp.log(total) + top)
+    weights, total, lse = _exponentials(at.scores)
     if _drops(dropout_p):
         keep, growth = keep_scale(key, weights.shape, dropout_p)
         weights = weights * jnp.where(keep, growth, 0).astype(at.wide)
@@ -135,7 +138,10 @@ def attention_backward(
 ) -> tuple[Array, ...]:
     at = _Scores(query, key, value, attn_bias, is_causal, scale)
     narrow = query.dtype
-    lse = at.grouped(logsumexp[..., None].astype(at.wide))
+    if at.wide == np.float64:  # PyTorch keeps a float32 logsumexp, which would cost half the digits
+        lse = _exponentials(at.scores)[2]
+    else:
+        lse = at.grouped(logsumexp[..., None])
     weights = jnp.where(lse == -jnp.inf, 0, jnp.exp(at.scores - lse))
     grad, y = (_rows(_four(x), at.heads) for x in (grad_out, out))
     grad_weights = contract(grad, at.v, ((3,), (3,)), _BATCH)
@@ -163,3 +169,49 @@ def _sum_to(x: Array, shape: tuple[int, ...]) -> Array:
     """The gradient of broadcasting `shape` to the shape of `x`."""
     padded = (*([1] * (x.ndim - len(shape))), *shape)
     return x.sum(axis=tuple(d for d, n in enumerate(padded) if n == 1 and x.shape[d] != 1)).reshape(shape)
+
+
+_FUSED_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+def _is_regular(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, grouped: bool
+) -> bool:
+    """Whether the fused operators take these: equal batches, (grouped) heads, no empty dimension, one dtype."""
+    rank = query.dim()
+    if rank not in (3, 4) or key.dim() != rank or value.dim() != rank or query.dtype not in _FUSED_DTYPES:
+        return False
+    if not query.dtype == key.dtype == value.dtype or key.shape[:-1] != value.shape[:-1]:
+        return False
+    if query.shape[-1] != key.shape[-1] or query.shape[:-3] != key.shape[:-3]:
+        return False
+    if not (query.numel() and key.numel() and value.numel()):
+        return False
+    heads, shared = query.shape[-3], key.shape[-3]
+    if heads != shared and not (grouped and heads % shared == 0):
+        return False
+    if mask is None:
+        return True
+    full = (*query.shape[:-1], key.shape[-2])
+    fits = mask.dim() <= rank and all(n in (1, m) for n, m in zip(reversed(mask.shape), reversed(full)))
+    return fits and mask.dtype in (torch.bool, query.dtype)
+
+
+@composite("scaled_dot_product_attention")
+def scaled_dot_product_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Choose the fused operator: PyTorch asks a C++ table which devices have one, and finds none for this device."""
+    op = torch.ops.aten.scaled_dot_product_attention.default
+    if not torch._C._get_overrideable_sdp_enabled() or not _is_regular(query, key, value, attn_mask, enable_gqa):
+        return op.decompose(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    fused = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default
+    return fused(query, key, value, attn_mask, dropout_p, is_causal, False, scale=scale)[0]

@@ -81,11 +81,27 @@ def _digamma(x: Array) -> Array:
     return jnp.where(x == 0, jnp.copysign(jnp.inf, -x), jnp.where(jnp.isneginf(x), jnp.nan, lax.digamma(x)))
 
 
+_LONGEST_SHIFT = 1 << 14
+
+
+def _negative_terms(x: Array, q: Array) -> tuple[Array, Array]:
+    """(sum of the terms ``(q + k) ** -x`` with a negative base, q moved past them): XLA's series starts above zero only."""
+    movable = (q < 0) & (q > -_LONGEST_SHIFT) & (q != jnp.floor(q)) & (x == jnp.floor(x))
+
+    def step(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        total, at = state
+        below = movable & (at < 0)
+        return jnp.where(below, total + jnp.power(at, -x), total), jnp.where(below, at + 1, at)
+
+    return lax.while_loop(lambda state: jnp.any(movable & (state[1] < 0)), step, (jnp.zeros_like(q), q))
+
+
 def _zeta(x: Array, q: Array) -> Array:
     """Hurwitz' zeta with cephes' conventions outside its domain (ATen/native/Math.h)."""
     x, q = _aligned(x, q)
+    head, positive_q = _negative_terms(x, q)
     far = jnp.where(q < 1, jnp.inf, jnp.where(q == 1, 1, jnp.nan))
-    value = jnp.where(jnp.isposinf(x), far, lax.zeta(x, q))
+    value = jnp.where(jnp.isposinf(x), far, head + lax.zeta(x, positive_q))
     value = jnp.where(q <= 0, jnp.where(q == jnp.floor(q), jnp.inf, jnp.where(x == jnp.floor(x), value, jnp.nan)), value)
     return jnp.where(x < 1, jnp.nan, jnp.where(x == 1, jnp.inf, value))
 
@@ -144,4 +160,5 @@ def polygamma(n: int, self: Array) -> Array:
         return _digamma(x)
     order = jnp.full_like(x, float(n))
     sign = 1.0 if n % 2 else -1.0
-    return sign * jnp.exp(lax.lgamma(order + 1)) * lax.zeta(order + 1, x)
+    value = sign * jnp.exp(lax.lgamma(order + 1)) * _zeta(order + 1, x)
+    return jnp.where(jnp.isinf(x), jnp.where(x > 0, 0, jnp.nan), value) if n == 1 else value

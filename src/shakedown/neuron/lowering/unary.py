@@ -131,11 +131,6 @@ def neg(self: Array) -> Array:
     return -self
 
 
-@lower("positive")
-def positive(self: Array) -> Array:
-    return self
-
-
 @lower("sign")
 def sign(self: Array) -> Array:
     """NaN has sign 0, as in ATen's ``(0 < x) - (x < 0)``."""
@@ -165,7 +160,7 @@ def angle(self: Array) -> Array:
     return jnp.where(jnp.isnan(x), x, jnp.where(x < 0, np.pi, 0.0).astype(x.dtype))
 
 
-@lower("_conj_physical", "conj_physical")
+@lower("_conj_physical")
 def conj_physical(self: Array) -> Array:
     return lax.conj(self) if is_complex(self.dtype) else self
 

@@ -1,0 +1,212 @@
+"""``torch.compile(backend="neuron")``: one program per AOTAutograd graph, through the lowerings that eager uses.
+
+Dynamo captures, AOTAutograd separates forward from backward and makes both functional, :mod:`..graph` inlines the operators,
+XLA compiles. A program is specialised on the sizes, strides and offsets of its inputs, so a new shape compiles again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch.utils._python_dispatch import _disable_current_modes
+
+from .. import events, rng, runtime
+from ..buffer import template
+from ..device import _start
+from ..errors import LoweringError, UnsupportedCompileOption
+from ..graph import GraphLowering
+from ..lowering import registry
+from ..program import Builder, Program, Ref
+from ..transfer import set_storage, to_device, view_on
+from ..views import View
+
+_OPTIONS = {"model_name"}
+_numbers = itertools.count()
+
+# Every shape gets a program of its own, so Dynamo must not generalise a size after it has seen a second value.
+torch._dynamo.config.automatic_dynamic_shapes = False
+
+
+def neuron(
+    module: torch.fx.GraphModule, example_inputs: Sequence[Any], *, mode: str | None = None, options: dict[str, Any] | None = None
+) -> Callable[..., Any]:
+    """The ``torch.compile`` backend.
+
+    ``mode`` other than "default" warns and behaves as default; unknown ``options`` (Inductor's) warn and are ignored;
+    ``model_name`` names the programs.
+
+    Raises:
+        UnsupportedCompileOption: sizes are symbolic (``dynamic=True``).
+    """
+    _start()
+    if mode not in (None, "default"):
+        warnings.warn(f'backend "neuron" has only the default mode: mode={mode!r} behaves as default', stacklevel=2)
+    ignored = sorted(set(options or {}) - _OPTIONS)
+    if ignored:
+        warnings.warn(f'backend "neuron" ignores these options: {", ".join(ignored)}', stacklevel=2)
+    symbolic = [i for i in example_inputs if isinstance(i, torch.SymInt)]
+    if symbolic:
+        raise UnsupportedCompileOption(
+            f'backend "neuron" compiles one program per shape, so dynamic shapes are refused ({len(symbolic)} symbolic sizes '
+            f"were found, such as {symbolic[0]}): pass dynamic=False, or pad the inputs to a few fixed sizes"
+        )
+    name = f"{(options or {}).get('model_name', 'model_default')}_{next(_numbers)}".lower()
+    compiler = aot_autograd(
+        fw_compiler=_Compiler(f"{name}_forward"),
+        bw_compiler=_Compiler(f"{name}_backward"),
+        inference_compiler=_Compiler(f"{name}_inference"),
+        partition_fn=min_cut_rematerialization_partition,
+        decompositions=registry.decomposition_table(),
+        keep_inference_input_mutations=True,
+    )
+    return compiler(module, example_inputs)
+
+
+class _Compiler:
+    """Turns one functional graph into a callable on a list of inputs (AOTAutograd's boxed convention)."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        try:
+            run: Callable[[list[Any]], Any] = _Graph(self.name, module)
+        except LoweringError as error:
+            warnings.warn(
+                f'backend "neuron" runs graph {self.name} operator by operator, because it cannot be one program: {error.reason}',
+                stacklevel=2,
+            )
+
+            def run(inputs: list[Any]) -> Any:
+                arguments = [_on_device(i) for i in inputs]
+                inputs.clear()
+                return module(*arguments)
+
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run
+
+
+def _on_device(value: Any) -> Any:
+    return to_device(value) if isinstance(value, torch.Tensor) and value.device.type == "cpu" else value
+
+
+# Makes one output of the graph from the call's inputs and the program's fresh buffers.
+_Output = Callable[[list[Any], list[Any]], Any]
+
+
+class _Graph:
+    """A graph and its programs, one per combination of input strides and offsets."""
+
+    def __init__(self, name: str, module: torch.fx.GraphModule) -> None:
+        self.name, self.module = name, module
+        self.placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+        self.tally = events.tally(f"graph::{name}")
+        self.random = any(
+            isinstance(n.target, torch._ops.OpOverload)
+            and (found := registry.lowering_of(n.target)) is not None
+            and found.random
+            for n in module.graph.nodes
+        )
+        self.programs: dict[Any, tuple[Callable[..., Any], list[int], list[_Output]]] = {}
+        # Lower once for the captured layouts, so that an operator without a lowering is known at compile time.
+        views = [View.of(v) if isinstance(v := n.meta.get("val"), torch.Tensor) else None for n in self.placeholders]
+        self._lower(views)
+
+    def __call__(self, inputs: list[Any]) -> list[Any]:
+        arguments = list(inputs)
+        inputs.clear()
+        key: list[Any] = []
+        buffers: list[Any] = []
+        for i, value in enumerate(arguments):
+            if isinstance(value, torch.Tensor):
+                if value.device.type == "cpu":
+                    value = arguments[i] = to_device(value)
+                key.append(value.storage_offset())
+                key.append(value.stride())
+                buffers.append(value.untyped_storage().buffer)
+            else:
+                buffers.append(runtime.number(value))
+        if self.random:
+            buffers.append(rng.next_key())
+        found = self.programs.get(tuple(key))
+        if found is None:
+            with _disable_current_modes():
+                views = [View.of(a) if isinstance(a, torch.Tensor) else None for a in arguments]
+                program, mutated, outputs = self._lower(views)
+                found = runtime.compile(program, program.name, single=False), mutated, outputs
+            self.programs[tuple(key)] = found
+        run, mutated, outputs = found
+        results = run(*buffers)
+        if type(results) is not list:
+            results = [results]
+        self.tally.runs += 1
+        for number, buffer in zip(mutated, results):
+            arguments[number].untyped_storage().buffer = buffer
+        fresh = results[len(mutated) :]
+        return [make(arguments, fresh) for make in outputs]
+
+    def _lower(self, views: list[View | None]) -> tuple[Program, list[int], list[_Output]]:
+        builder = Builder(self.name)
+        parameters = [builder.parameter("buffer" if v is not None else "number") for v in views]
+        key = builder.parameter("key") if self.random else None
+        values = [builder.read(p, v) if v is not None else p for p, v in zip(parameters, views)]
+        lowering = GraphLowering(builder, key)
+        returned = lowering.run(self.module.graph, values)
+        output_node = next(n for n in self.module.graph.nodes if n.op == "output")
+        results: list[Ref] = []
+        mutated: list[int] = []
+        for number, value in lowering.mutations(self.placeholders).items():
+            view = views[number]
+            assert view is not None
+            results.append(builder.write(parameters[number], view, value))
+            mutated.append(number)
+        outputs = self._outputs(builder, list(output_node.args[0]), list(returned), results)
+        return builder.finish(results), mutated, outputs
+
+    def _outputs(self, builder: Builder, nodes: list[Any], refs: list[Any], results: list[Ref]) -> list[_Output]:
+        inputs = {n: i for i, n in enumerate(self.placeholders)}
+        input_storages = {
+            n.meta["val"].untyped_storage()._cdata: i
+            for n, i in inputs.items()
+            if isinstance(n.meta.get("val"), torch.Tensor)
+        }
+        first_result = len(results)
+        outputs: list[_Output] = []
+        for node, ref in zip(nodes, refs):
+            if not isinstance(node, torch.fx.Node) or not isinstance(node.meta.get("val"), torch.Tensor):
+                constant = ref
+                outputs.append(lambda args, new, c=constant: c)
+                continue
+            example = node.meta["val"]
+            source = inputs.get(node, input_storages.get(example.untyped_storage()._cdata))
+            if node in inputs:
+                outputs.append(lambda args, new, i=inputs[node]: args[i])
+            elif source is not None and self._same_offset(source, example):
+                # A view of an input, kept for the backward pass: its storage is the input's, nothing is copied.
+                base = self.placeholders[source].meta["val"].storage_offset()
+                outputs.append(_view_maker(source, View.of(example), base))
+            else:
+                layout = View(example.dtype, tuple(example.shape), tuple(example.stride()))
+                number = len(results) - first_result
+                results.append(builder.pack(ref, layout))
+                new = template(layout.dtype, layout.size, layout.stride)
+                outputs.append(lambda args, fresh, n=number, t=new: t.new(fresh[n]))
+        return outputs
+
+    def _same_offset(self, source: int, example: torch.Tensor) -> bool:
+        return not self.placeholders[source].meta["val"].dtype.is_complex and example.dtype is self.placeholders[source].meta["val"].dtype
+
+
+def _view_maker(source: int, view: View, base: int) -> Callable[[list[Any], list[Any]], Any]:
+    def make(arguments: list[Any], fresh: list[Any]) -> torch.Tensor:
+        owner = arguments[source]
+        made = view_on(owner.untyped_storage(), owner)
+        return set_storage(made, owner.untyped_storage(), owner.storage_offset() + view.offset - base, view.size, view.stride)
+
+    return make
