@@ -19,7 +19,7 @@ aten = torch.ops.aten
 
 
 @functools.cache
-def _kernel(name: str) -> Callable[..., Any]:
+def kernel_of_lowering(name: str) -> Callable[..., Any]:
     """The kernel that runs the lowering of `name` as a program, past the composite registered for the same overload."""
     from ..dispatch import kernel_of, operator_of
 
@@ -248,7 +248,7 @@ def _without_masks(self: Tensor, indices: list[Tensor | None]) -> list[Tensor | 
 def index(self: Tensor, indices: list[Tensor | None]) -> Tensor:
     if any(map(_is_mask, indices)):
         indices = _without_masks(self, indices)
-    return _kernel("index.Tensor")(self, indices)
+    return kernel_of_lowering("index.Tensor")(self, indices)
 
 
 def _put(
@@ -260,7 +260,7 @@ def _put(
         alone = len(masks) == 1 and all(i is None or i is masks[0] for i in indices)
         if not (alone and values.numel() == 1 and masks[0].dtype == torch.bool and masks[0].device == self.device):
             indices = _without_masks(self, indices)
-    return _kernel(name)(self, indices, values, accumulate, *unsafe)
+    return kernel_of_lowering(name)(self, indices, values, accumulate, *unsafe)
 
 
 @composite("index_put")

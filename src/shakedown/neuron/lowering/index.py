@@ -29,7 +29,7 @@ def _axis(dim: int, x: Array) -> int:
 
 def _take(x: Array, index: Array, axis: int) -> Array:
     """Slices of `x` at `index` along `axis`; the dimensions of `index` take the place of `axis`."""
-    return jnp.take(x, jnp.clip(index, 0, max(x.shape[axis] - 1, 0)), axis, mode="promise_in_bounds")
+    return jnp.take(x, index, axis, mode="clip")
 
 
 # --- one position per element -----------------------------------------------------------------
