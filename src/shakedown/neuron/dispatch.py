@@ -349,6 +349,10 @@ def _register(op: OpOverload) -> None:
     kernel = _kernels[op] = _kernel_for(op)
     assert _library is not None
     _library.impl(op, kernel, "PrivateUse1")
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    if registry.composite_of(op) is not None and has(op.name(), "CompositeImplicitAutograd") and not has(op.name(), "Autograd"):
+        # Without a derivative formula of its own: it runs above autograd, which differentiates what it calls.
+        _library.impl(op, kernel, "AutogradPrivateUse1")
 
 
 def _variants(lowered: set[OpOverload]) -> list[OpOverload]:
