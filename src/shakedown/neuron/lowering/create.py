@@ -12,6 +12,7 @@ from jax import lax
 from ..views import View
 from .common import Array, is_complex, is_integral, number_as, opmath, to_numpy
 from .dynamic import kernel_of_lowering
+from .reduce import quotient
 from .registry import composite, lower
 
 # --- one value everywhere ---------------------------------------------------------------------
@@ -118,7 +119,7 @@ def _even_steps(start: Any, end: Any, steps: int, dtype: np.dtype[Any], step_typ
     if steps == 1:
         return first[None]
     index = lax.iota(jnp.int64, steps)
-    step = (last - first) / (steps - 1)
+    step = quotient(last - first, steps - 1)
     up = first + step * index.astype(step_type)
     down = last - step * (steps - 1 - index).astype(step_type)
     return jnp.where(index < steps // 2, up, down)

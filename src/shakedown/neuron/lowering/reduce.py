@@ -49,11 +49,21 @@ def nansum(self: Array, dim: Any = None, keepdim: bool = False, dtype: torch.dty
     return total(self, dim, keepdim, dtype)
 
 
+def quotient(total: Array, count: int) -> Array:
+    """`total` divided by a number known while tracing, rounded once.
+
+    XLA divides a 0-d value by a constant as a product with its reciprocal, which rounds twice; it does not look through
+    the barrier. (With dimensions it is the other way round, so there the constant stays in sight.)
+    """
+    divisor = jnp.asarray(count, total.dtype)
+    return total / (divisor if total.ndim else lax.optimization_barrier(divisor))
+
+
 @lower("mean", "mean.dim")
 def mean(self: Array, dim: Any = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Array:
     terms, axes = _terms(self, dtype), canonical_dims(dim, self.ndim)
     count = math.prod(self.shape[a] for a in axes)
-    return _sum(terms, axes, keepdim) / jnp.asarray(count, terms.dtype)
+    return quotient(_sum(terms, axes, keepdim), count)
 
 
 @lower("prod", "prod.dim_int")
@@ -181,7 +191,7 @@ def _moments(self: Array, dim: Any, correction: Any, keepdim: bool) -> tuple[Arr
     x, axes = _terms(self, None), canonical_dims(dim, self.ndim)
     count = math.prod(self.shape[a] for a in axes)
     real = x.real.dtype
-    center = jnp.sum(x, axes, keepdims=True) / jnp.asarray(count, x.dtype)
+    center = quotient(jnp.sum(x, axes, keepdims=True), count)
     off = x - center
     squares = off.real * off.real + off.imag * off.imag if is_complex(x.dtype) else off * off
     # PyTorch divides by no less than zero, in double, whatever the correction.
