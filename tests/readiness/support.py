@@ -40,7 +40,7 @@ torch.set_num_threads(1)  # tests share the machine: two threads that spin for e
 def quick(folder: Path) -> Path:
     """Requirements for tests that are not about timing."""
     file = folder / "quick.toml"
-    file.write_text("[timing]\nsteps = 5\nscaling_tolerance = 1e9\n")
+    file.write_text("[timing]\nsteps = 5\nscaling_tolerance = 1e9\n[run]\nthreads = 1\n")
     return file
 
 

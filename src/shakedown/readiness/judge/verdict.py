@@ -128,12 +128,15 @@ def structure(subject: Evidence, reference: Evidence | None, truth: Truth) -> li
     if subject.graphs is not None and subject.graphs.captured == 0:
         found.append("torch.compile captured nothing, so this was not a compiled run")
     named = {(t.step, t.role, t.name): t for t in subject.tensors}
+    missing: dict[str, dict[str, None]] = {}
     for wanted in truth.tensors:
         mine = named.get((wanted.step, wanted.role, wanted.name))
         if mine is None:
-            found.append(f"step {wanted.step}: the device has no {wanted.role} {wanted.name}")
+            missing.setdefault(wanted.role, {})[wanted.name] = None
         elif mine.shape != wanted.shape:
             found.append(f"{wanted.role} {wanted.name} has shape {list(mine.shape)}, not {list(wanted.shape)}")
+    for role, names in missing.items():
+        found.append(f"the device made no {role} for {len(names)} tensors: {', '.join(names)}")
     if reference is not None:
         expected = {(t.step, t.role, t.name): t.dtype for t in reference.tensors}
         for key, mine in named.items():

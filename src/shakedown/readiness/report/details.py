@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..judge.results import TimingSummary
+from ..judge.results import PathSummary, TimingSummary
 from ..record import Record
 from .words import Pairs, Section, Table, cases, loss, name_of, pairs, seconds, size
 
@@ -112,6 +112,7 @@ def _first_steps(of: Pairs) -> Section:
                 case.case,
                 ", ".join(f"{name} {seconds(value)}" for name, value in start.items()),
                 ", ".join(f"{name} {seconds(value)}" for name, value in case.timing.first_step.items()),
+                _programs(case.paths),
                 graphs,
             )
         )
@@ -123,7 +124,16 @@ def _first_steps(of: Pairs) -> Section:
     return Section(
         "Start-up and first steps",
         [said],
-        [Table(("process", "case", "start-up", "first step", "graphs so far"), rows)],
+        [Table(("process", "case", "start-up", "first step", "programs in it", "graphs so far"), rows)],
+    )
+
+
+def _programs(paths: PathSummary | None) -> str:
+    if paths is None or paths.compiled is None:
+        return "not seen"
+    return (
+        f"{paths.compiled} compiled in {seconds(paths.compile_seconds)}, "
+        f"{paths.loaded} loaded in {seconds(paths.load_seconds)}"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..judge.results import CaseResult, CellResult, PathSummary
 from ..record import Record
-from .words import Pairs, Section, Table, cases, loss, name_of, pairs, seconds, size
+from .words import Pairs, Section, Table, cases, loss, name_of, pairs, seconds, share, size
 
 PHASES = ("data", "forward", "backward", "optimizer")
 
@@ -30,23 +30,23 @@ def _numbers(record: Record, of: Pairs) -> Section:
                 name_of(cell),
                 result.verdict,
                 f"{sum(t.judged - t.failed for t in judged)} of {sum(t.judged for t in judged)}",
-                f"{max(t.worst_margin for t in judged):.0%}",
+                share(max(t.worst_margin for t in judged)),
                 f"{max(ratios):.2f}" if ratios else "–",
                 _loss(first),
             )
         )
-    header = ("process", "verdict", "tensors ok", "of gate", "error/CPU's", "loss first > last")
+    header = ("process", "verdict", "tensors ok", "of gate", "error/CPU's", "loss (steps)")
     said = (
         "Outputs, loss, gradients, buffers and updated weights of two training steps in every case, each against "
         "float64 on the CPU. Of gate: how much of the allowed error the worst tensor used. Error/CPU's: that error "
         "over the CPU's own at the same precision. "
-        f"Loss: case {record.trial['cases'][0]}, first batch, before training and after the last step."
+        f"Loss: case {record.trial['cases'][0]}, first batch, before training and after so many steps."
     )
     return Section("Same numbers?", [said], [Table(header, rows)])
 
 
 def _loss(case: CaseResult) -> str:
-    return f"{loss(case.losses['device_step1'])} > {loss(case.losses['device_last'])}"
+    return f"{loss(case.losses['device_step1'])} > {loss(case.losses['device_last'])} ({case.training_steps})"
 
 
 def _paths(record: Record, of: Pairs) -> Section:
@@ -108,19 +108,16 @@ def _startup(of: Pairs) -> Section:
         )
         if cell.cache != "none":
             notes.append(_proof(name_of(cell), result))
-    header = ("process", "import torch", "device", "model", "first step", "programs in it", "whole process")
+    header = ("process", "import torch", "device", "model", "first step", "programs", "in all")
     return Section("What starting costs", notes, [Table(header, rows)])
 
 
 def _programs(paths: PathSummary | None) -> str:
     if paths is None or paths.compiled is None:
         return "–"
-    parts = []
-    if paths.compiled:
-        parts.append(f"{paths.compiled} compiled, {seconds(paths.compile_seconds)}")
-    if paths.loaded:
-        parts.append(f"{paths.loaded} loaded, {seconds(paths.load_seconds)}")
-    return "; ".join(parts) or "none"
+    parts = [f"{paths.compiled} compiled"] if paths.compiled else []
+    parts += [f"{paths.loaded} loaded"] if paths.loaded else []
+    return ", ".join(parts) or "none"
 
 
 def _proof(name: str, result: CellResult) -> str:
@@ -162,8 +159,14 @@ def _step(case: CaseResult) -> tuple[str, str]:
 
 def _failures(of: Pairs) -> Section:
     said = []
+    seen: dict[tuple[str, ...], str] = {}
     for cell, result in of:
-        found = [f"{name_of(cell)} {case.case}: {text}" for case in result.cases for text in case.findings]
+        found = [f"{case.case}: {text}" for case in result.cases for text in case.findings]
+        if found and tuple(found) in seen:
+            said.append(f"{name_of(cell)}: the same {len(found)} findings as {seen[tuple(found)]}.")
+            continue
+        seen[tuple(found)] = name_of(cell)
+        found = [f"{name_of(cell)} {text}" for text in found]
         said += found[:5]
         if len(found) > 5:
             said.append(f"{name_of(cell)}: and {len(found) - 5} more, in the report file.")

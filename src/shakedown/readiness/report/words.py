@@ -45,6 +45,11 @@ def seconds(value: float | None) -> str:
     return f"{value * 1e3:.1f} ms" if value >= 1e-3 else f"{value * 1e6:.0f} µs"
 
 
+def share(value: float) -> str:
+    """A share in per cent; far beyond the whole, the exact figure says nothing more."""
+    return f"{value:.0%}" if value < 10 else "over 1000%"
+
+
 def loss(value: float | None, digits: int = 4) -> str:
     """A loss; "not finite" is a finding of its own."""
     return "not finite" if value is None else f"{value:.{digits}f}"
