@@ -143,44 +143,44 @@ def _position(self: Array, extreme: Array, axis: int) -> Array:
     return found.astype(jnp.int64)
 
 
-def _extreme_with_index(reduce: Callable[..., Array], self: Array, dim: int, keepdim: bool) -> tuple[Array, Array]:
+def _extreme_with_index(
+    name: str, reduce: Callable[..., Array], self: Array, dim: int, keepdim: bool
+) -> tuple[Array, Array]:
     if self.ndim == 0:
         return self, jnp.zeros((), jnp.int64)
     axis = dim % self.ndim
-    if self.size == 0:
-        shape = [1 if d == axis else n for d, n in enumerate(self.shape)]
-        value, index = jnp.zeros(shape, self.dtype), jnp.zeros(shape, jnp.int64)
-    else:
-        value = reduce(self, axis, keepdims=True)
-        index = _position(self, value, axis)
+    if self.shape[axis] == 0:
+        raise IndexError(f"{name}(): Expected reduction dim {axis} to have non-zero size.")
+    value = reduce(self, axis, keepdims=True)
+    index = _position(self, value, axis)
     return (value, index) if keepdim else (jnp.squeeze(value, axis), jnp.squeeze(index, axis))
 
 
 @lower("max.dim")
 def max_dim(self: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
-    return _extreme_with_index(jnp.max, self, dim, keepdim)
+    return _extreme_with_index("max", jnp.max, self, dim, keepdim)
 
 
 @lower("min.dim")
 def min_dim(self: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
-    return _extreme_with_index(jnp.min, self, dim, keepdim)
+    return _extreme_with_index("min", jnp.min, self, dim, keepdim)
 
 
-def _arg(reduce: Callable[..., Array], self: Array, dim: int | None, keepdim: bool) -> Array:
+def _arg(name: str, reduce: Callable[..., Array], self: Array, dim: int | None, keepdim: bool) -> Array:
     if dim is not None:
-        return _extreme_with_index(reduce, self, dim, keepdim)[1]
-    index = _extreme_with_index(reduce, self.reshape(-1), 0, False)[1]
+        return _extreme_with_index(name, reduce, self, dim, keepdim)[1]
+    index = _extreme_with_index(name, reduce, self.reshape(-1), 0, False)[1]
     return index.reshape((1,) * self.ndim) if keepdim else index
 
 
 @lower("argmax")
 def argmax(self: Array, dim: int | None = None, keepdim: bool = False) -> Array:
-    return _arg(jnp.max, self, dim, keepdim)
+    return _arg("argmax", jnp.max, self, dim, keepdim)
 
 
 @lower("argmin")
 def argmin(self: Array, dim: int | None = None, keepdim: bool = False) -> Array:
-    return _arg(jnp.min, self, dim, keepdim)
+    return _arg("argmin", jnp.min, self, dim, keepdim)
 
 
 # --- moments ------------------------------------------------------------------------------------------------

@@ -39,31 +39,29 @@ def cumprod(self: Array, dim: int, dtype: torch.dtype | None = None) -> Array:
     return _accumulated(lax.cumprod, self, dim, dtype)
 
 
-def _running_extreme(self: Array, dim: int, beats: Callable[[Array, Array], Array]) -> tuple[Array, Array]:
+def _running_extreme(self: Array, dim: int, scan: Callable[..., Array]) -> tuple[Array, Array]:
     """Running extreme and its index; of equal elements the last wins, and a NaN beats everything."""
     if self.ndim == 0 or self.size == 0:
         return self, jnp.zeros(self.shape, jnp.int64)
     axis = dim % self.ndim
-    x = self.astype(jnp.uint8) if self.dtype == bool else self
-
-    def later(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:
-        take = beats(b[0], a[0])
-        if is_float(x.dtype):
-            take = jnp.isnan(b[0]) | (~jnp.isnan(a[0]) & take)
-        return jnp.where(take, b[0], a[0]), jnp.where(take, b[1], a[1])
-
-    value, index = lax.associative_scan(later, (x, lax.broadcasted_iota(jnp.int32, x.shape, axis)), axis=axis)
+    x = self.astype(jnp.uint8) if self.dtype == np.bool_ else self
+    value = scan(x, axis)
+    # An element that equals the extreme so far is where it was met last, until the next such element.
+    met = x == value
+    if is_float(x.dtype):
+        met = met | jnp.isnan(x)
+    index = lax.cummax(jnp.where(met, lax.broadcasted_iota(jnp.int32, x.shape, axis), 0), axis)
     return value, index.astype(jnp.int64)
 
 
 @lower("cummax")
 def cummax(self: Array, dim: int) -> tuple[Array, Array]:
-    return _running_extreme(self, dim, jnp.greater_equal)
+    return _running_extreme(self, dim, lax.cummax)
 
 
 @lower("cummin")
 def cummin(self: Array, dim: int) -> tuple[Array, Array]:
-    return _running_extreme(self, dim, jnp.less_equal)
+    return _running_extreme(self, dim, lax.cummin)
 
 
 def _log_add(a: Array, b: Array) -> Array:
