@@ -30,7 +30,10 @@ def tensors(count: int, dtype: torch.dtype, *, nonzero_last: bool = False) -> li
     if nonzero_last and not dtype.is_floating_point and not dtype.is_complex:
         columns[-1] = columns[-1][columns[-1] != 0]
     made = torch.cartesian_prod(*columns)
-    return [made] if count == 1 else [made[:, i].contiguous() for i in range(count)]
+    columns = [made] if count == 1 else [made[:, i] for i in range(count)]
+    # Whole vectors: ATen treats the elements that are left over by other code, with other answers for NaN.
+    repeats = -(-columns[0].numel() // 64) * 64
+    return [c[torch.arange(repeats) % c.numel()].contiguous() for c in columns]
 
 
 def calls(op: torch._ops.OpOverload, dtype: torch.dtype) -> list[tuple[list[Any], dict[str, Any]]]:
@@ -42,7 +45,11 @@ def calls(op: torch._ops.OpOverload, dtype: torch.dtype) -> list[tuple[list[Any]
     choices: list[list[Any]] = []
     for a in arguments:
         kind = str(a.real_type)
-        if a.name in grid:
+        if a.name == "mask":
+            choices.append([grid[a.name] != 0])
+        elif a.name == "value" and kind == "Tensor":
+            choices.append([grid[a.name][-1]])
+        elif a.name in grid:
             choices.append([grid[a.name]])
         elif kind in ("number", "Optional[number]", "float", "Optional[float]"):
             kinds = ["float"] if kind.endswith(("float", "float]")) else ["int", "float", "bool", "complex"]
@@ -62,7 +69,7 @@ def calls(op: torch._ops.OpOverload, dtype: torch.dtype) -> list[tuple[list[Any]
         positional = [v for a, v in zip(arguments, chosen) if not a.kwarg_only]
         keywords = {a.name: v for a, v in zip(arguments, chosen) if a.kwarg_only}
         found.append((positional, keywords))
-    return found[:24]
+    return found
 
 
 def _allowed(dtype: torch.dtype) -> tuple[str, ...]:

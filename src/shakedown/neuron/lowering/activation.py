@@ -13,6 +13,7 @@ from .common import Array, computation, float_computation, is_complex, number_as
 from .compare import clamp
 from .pointwise import common_values, float_values
 from .registry import lower
+from .threefry import uniform
 
 
 def _numbers(x: Array, *values: Any) -> tuple[Array, ...]:
@@ -63,6 +64,25 @@ def prelu(self: Array, weight: Array) -> Array:
 def prelu_backward(grad_output: Array, self: Array, weight: Array) -> tuple[Array, Array]:
     _, (g, x, w) = computation(grad_output, self, weight)
     return jnp.where(x > 0, g, w * g), jnp.where(x > 0, 0, x * g)
+
+
+def _rrelu(self: Array, lower: Any, upper: Any, training: bool, key: Array) -> tuple[Array, Array | None]:
+    """(result, slopes that were drawn: 1 for positive elements)."""
+    _, (x,) = computation(self)
+    low, high = _numbers(x, lower, upper)
+    if not training:
+        return leaky_relu(self, (low + high) / 2), None
+    drawn = uniform(key, self.shape, x.dtype) * (high - low) + low
+    noise = jnp.where(x <= 0, drawn, 1)
+    return x * noise, noise
+
+
+@lower("rrelu_with_noise", "rrelu_with_noise_", "rrelu_with_noise_functional", random=True)
+def rrelu(
+    self: Array, noise: Array, lower: Any = 1 / 8, upper: Any = 1 / 3, training: bool = False, *, key: Array
+) -> tuple[Array, Array]:
+    value, drawn = _rrelu(self, lower, upper, training, key)
+    return value, noise if drawn is None else drawn
 
 
 @lower("rrelu_with_noise_backward")
@@ -135,8 +155,7 @@ def silu(self: Array) -> Array:
 def silu_backward(grad_output: Array, self: Array) -> Array:
     _, (g, x) = computation(grad_output, self)
     s = jax.nn.sigmoid(x)
-    slope = s * (1 + x * (1 - s))
-    return g * (jnp.conj(slope) if is_complex(x.dtype) else slope)
+    return g * s * (1 + x * (1 - s))
 
 
 @lower("mish")
@@ -172,7 +191,9 @@ def log_sigmoid(self: Array, outputs: Any) -> tuple[Array, Array]:
     """The second value, ``exp(-|x|)``, is what ATen keeps for the gradient on the CPU; other devices keep nothing."""
     _, (x,) = computation(self)
     kept = jnp.exp(-jnp.abs(x))
-    return jnp.minimum(x, 0) - jnp.log1p(kept), kept if math.prod(outputs[1].size) else jnp.zeros(outputs[1].size, x.dtype)
+    return jnp.minimum(x, 0) - jnp.log1p(kept), kept if math.prod(outputs[1].size) else jnp.zeros(
+        outputs[1].size, x.dtype
+    )
 
 
 @lower("log_sigmoid_backward")
@@ -282,12 +303,12 @@ def logit(self: Array, eps: Any = None) -> Array:
 
 @lower("logit_backward")
 def logit_backward(grad_output: Array, self: Array, eps: Any = None) -> Array:
-    _, (g, x) = common_values(grad_output, self)
+    common, (g, x) = common_values(grad_output, self)
     slope = g / (x * (1 - x))
     unbounded = jnp.where((x < 0) | (x > 1), jnp.nan, slope)
     if eps is None:
         return unbounded
-    (e,) = _numbers(x, eps)
+    e = number_as(number_as(eps, common), x.dtype)
     return jnp.where(e < 0, unbounded, jnp.where((x >= e) & (x <= 1 - e), slope, 0))
 
 

@@ -7,7 +7,17 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from .common import Array, computation, float_computation, is_complex, is_integral, number_as
+from .common import (
+    Array,
+    computation,
+    float_computation,
+    is_complex,
+    is_integral,
+    is_number,
+    number_as,
+    result_type,
+    to_numpy,
+)
 from .pointwise import common_values, float_values
 from .registry import lower
 
@@ -79,8 +89,10 @@ def div_mode(self: Array, other: Any, rounding_mode: str | None) -> Array:
     common, (a, b) = computation(self, other)
     if is_integral(common):
         return lax.div(*_aligned(a, b)) if rounding_mode == "trunc" else _floor_div_integers(*_aligned(a, b))
-    # The quotient is rounded to the tensor's dtype before it is truncated.
-    return jnp.trunc(number_as(a / b, common)) if rounding_mode == "trunc" else _floor_div_floats(a, b)
+    if rounding_mode == "floor":
+        return _floor_div_floats(a, b)
+    # Between two tensors, ATen rounds the quotient to their dtype before it truncates.
+    return jnp.trunc(a / b if is_number(other) else number_as(a / b, common))
 
 
 @lower("floor_divide", "floor_divide.Scalar")
@@ -181,7 +193,7 @@ def _integer_power(x: Array, e: Array) -> Array:
 
 @lower("ldexp.Tensor")
 def ldexp(self: Array, other: Array) -> Array:
-    return mul(self, power(2.0, other))
+    return mul(self, number_as(power(2.0, other), to_numpy(result_type(2.0, other))))
 
 
 # --- magnitude, sign and neighbours -----------------------------------------------------------------------------------

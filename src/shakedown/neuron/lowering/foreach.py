@@ -13,10 +13,38 @@ from .registry import composite, lower, lowering_of, overload
 
 Arrays = Sequence[Array]
 
-_UNARY = (
-    "abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2 neg reciprocal round rsqrt "
-    "sigmoid sign sin sinh sqrt tan tanh trunc"
-).split()
+_UNARY = [
+    "abs",
+    "acos",
+    "asin",
+    "atan",
+    "ceil",
+    "cos",
+    "cosh",
+    "erf",
+    "erfc",
+    "exp",
+    "expm1",
+    "floor",
+    "frac",
+    "lgamma",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "neg",
+    "reciprocal",
+    "round",
+    "rsqrt",
+    "sigmoid",
+    "sign",
+    "sin",
+    "sinh",
+    "sqrt",
+    "tan",
+    "tanh",
+    "trunc",
+]
 # name -> the operator of one tensor, for operators that take a second tensor or number
 _BINARY = {
     "add": "add.Tensor",
@@ -89,7 +117,9 @@ def _register_fused(name: str) -> None:
         def run(self: list[torch.Tensor], tensor1: Any, tensor2: Any, scalars: torch.Tensor) -> Any:
             if scalars.device.type != "cpu":
                 raise RuntimeError("Expected scalars to be on CPU, got neuron:0 instead.")
-            return getattr(torch.ops.aten, f"_foreach_{name}{suffix}").ScalarList(self, tensor1, tensor2, scalars.tolist())
+            return getattr(torch.ops.aten, f"_foreach_{name}{suffix}").ScalarList(
+                self, tensor1, tensor2, scalars.tolist()
+            )
 
         return run
 

@@ -117,7 +117,9 @@ def soft_margin_loss_backward(grad_output: Array, self: Array, target: Array, re
 # --- classes ----------------------------------------------------------------------------------------------------------
 
 
-def _weights_of(target: Array, weight: Array | None, ignore_index: int, classes: int, dtype: Any) -> tuple[Array, Array]:
+def _weights_of(
+    target: Array, weight: Array | None, ignore_index: int, classes: int, dtype: Any
+) -> tuple[Array, Array]:
     """(target made safe to index with, weight of each target, which is 0 where the target is ignored)."""
     ignored = target == ignore_index
     safe = jnp.where(ignored, 0, target).astype(jnp.int64)
@@ -162,9 +164,7 @@ def nll_loss(
     if self.ndim == 2:
         return _nll(self, target, weight, reduction, ignore_index)
     # A single sample has no batch to reduce over: "none" is then a sum, and the weight is reported.
-    loss, total = _nll(
-        self[None], target.reshape(1), weight, _SUM if reduction == _NONE else reduction, ignore_index
-    )
+    loss, total = _nll(self[None], target.reshape(1), weight, _SUM if reduction == _NONE else reduction, ignore_index)
     return loss, total
 
 

@@ -7,6 +7,7 @@ float64, as the CPU kernels do on the host.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -54,7 +55,15 @@ def _lerp(a: Array, b: Array, weight: Array) -> Array:
 
 
 def _adam_step(
-    p: Array, g: Array, m: Array, v: Array, largest: Array | None, step: Array, *, decoupled: bool, hyper: dict[str, Any]
+    p: Array,
+    g: Array,
+    m: Array,
+    v: Array,
+    largest: Array | None,
+    step: Array,
+    *,
+    decoupled: bool,
+    hyper: dict[str, Any],
 ) -> tuple[Array, ...]:
     """New (parameter, first moment, second moment, largest second moment if any) of one tensor."""
     lr, beta1, beta2 = _double(hyper["lr"]), _double(hyper["beta1"]), _double(hyper["beta2"])
@@ -205,6 +214,36 @@ def fused_adagrad(self: Arrays, grads: Arrays, state_sums: Arrays, state_steps: 
 
 
 lower("_fused_adagrad.tensor_lr", static={"weight_decay": _is_zero})(_adagrad)
+
+
+# --- gradient scaling -------------------------------------------------------------------------------------------------
+
+
+@lower("_amp_foreach_non_finite_check_and_unscale")
+def unscale(self: Arrays, found_inf: Array, inv_scale: Array) -> tuple[list[Array], Array]:
+    scaled = [_wide(g) * inv_scale.reshape(()).astype(opmath(g.dtype)) for g in self]
+    broken = [jnp.any(~jnp.isfinite(g)) for g in self]
+    seen = functools.reduce(jnp.logical_or, broken, jnp.zeros((), bool))
+    return scaled, jnp.where(seen, 1, found_inf)
+
+
+@lower("_amp_update_scale")
+def update_scale(
+    self: Array,
+    growth_tracker: Array,
+    found_inf: Array,
+    scale_growth_factor: Any,
+    scale_backoff_factor: Any,
+    growth_interval: int,
+) -> tuple[Array, Array]:
+    """Back off after an infinity; grow after `growth_interval` steps without one, while the scale stays finite."""
+    failed = found_inf.reshape(()) != 0
+    successes = growth_tracker + 1
+    due = ~failed & (successes == growth_interval)
+    grown = self * number_as(scale_growth_factor, self.dtype)
+    grown = jnp.where(jnp.isfinite(grown), grown, self)
+    scale = jnp.where(failed, self * number_as(scale_backoff_factor, self.dtype), jnp.where(due, grown, self))
+    return scale, jnp.where(failed | due, 0, successes)
 
 
 # --- meta kernels -----------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -102,7 +101,9 @@ def _zeta(x: Array, q: Array) -> Array:
     head, positive_q = _negative_terms(x, q)
     far = jnp.where(q < 1, jnp.inf, jnp.where(q == 1, 1, jnp.nan))
     value = jnp.where(jnp.isposinf(x), far, head + lax.zeta(x, positive_q))
-    value = jnp.where(q <= 0, jnp.where(q == jnp.floor(q), jnp.inf, jnp.where(x == jnp.floor(x), value, jnp.nan)), value)
+    value = jnp.where(
+        q <= 0, jnp.where(q == jnp.floor(q), jnp.inf, jnp.where(x == jnp.floor(x), value, jnp.nan)), value
+    )
     return jnp.where(x < 1, jnp.nan, jnp.where(x == 1, jnp.inf, value))
 
 
