@@ -81,11 +81,18 @@ def run(
         requirements=requirements,
         timeout_seconds=timeout,
     )
+    console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     try:
-        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
             task = progress.add_task("checking the request", total=1.0)
-            record = trial.run(request, lambda what, share: progress.update(task, description=what, completed=share))
+
+            def show(what: str, share: float) -> None:
+                progress.update(task, description=what, completed=share)
+                if not console.is_terminal:  # a log keeps lines, not bars
+                    console.print(f"{share:4.0%} {what}", highlight=False)
+
+            record = trial.run(request, show)
     except errors.BadInput as error:
         raise _fail(str(error), BAD_INPUT, as_json) from None
     except (errors.Interrupted, KeyboardInterrupt) as error:

@@ -118,13 +118,13 @@ class Trial:
         except WorkloadError:
             shutil.rmtree(self.root)  # nothing was measured, and this directory is ours: it did not exist before
             raise
-        except Interrupted as error:
-            raise Interrupted(f"{error}; what was written so far is in {self.root}") from None
+        except (Interrupted, KeyboardInterrupt) as error:
+            raise Interrupted(f"{_said(error)}; what was written so far is in {self.root}") from None
         try:
             self.candidates()
             self.truth()
-        except Interrupted as error:
-            raise Interrupted(f"{error}; evidence of the finished cells is in {self.root}/evidence") from None
+        except (Interrupted, KeyboardInterrupt) as error:
+            raise Interrupted(f"{_said(error)}; evidence of the finished cells is in {self.root}/evidence") from None
         return self.finish()
 
     def prepare(self) -> None:
@@ -250,6 +250,10 @@ class Trial:
             "step_means": "batch to the device, forward, loss, backward, optimizer step; " + targets.completion(target),
             "truth": self.truth_outcome.model_dump(),
         }
+
+
+def _said(error: BaseException) -> str:
+    return str(error) or "stopped between two processes"
 
 
 def run(

@@ -34,14 +34,14 @@ def judge(
     tested = [r for r in candidates if r.verdict != "untested"]
     failed = [r for r in tested if r.verdict in FAILED]
     references = [r for r in results if by_id[r.cell].mode == "reference"]
-    doubtful = [r.cell for r in references if r.verdict in FAILED]
+    doubtful = [r.cell for r in references if r.verdict == "mismatch"]
+    untested = len(candidates) - len(tested)
+    rest = f"; {untested} {'cell is' if untested == 1 else 'cells are'} untested" if untested else ""
     kind = "rehearsal" if rehearsal else "measured"
     where = " in rehearsal on the embedded device, which is not Trainium" if rehearsal else ""
     if doubtful:
-        verdict, sentence = (
-            "inconclusive",
-            f"the CPU does not pass its own gates ({', '.join(doubtful)}), so they decide nothing",
-        )
+        verdict = "inconclusive"
+        sentence = f"the CPU does not pass its own gates ({', '.join(doubtful)}), so they decide nothing"
     elif not tested:
         verdict, sentence = "inconclusive", "nothing was tested on the target"
     elif failed:
@@ -51,7 +51,7 @@ def judge(
         )
     else:
         verdict = "passed"
-        sentence = f"all {len(tested)} tested cells match float64 truth within what rounding explains{where}"
+        sentence = f"all {len(tested)} tested cells match float64 truth within what rounding explains{where}{rest}"
     return Judgement(
         verdict=verdict,  # type: ignore[arg-type]
         sentence=sentence,
@@ -64,10 +64,11 @@ def judge(
 def _statements(results: list[CellResult], by_id: dict[str, Cell], kind: str) -> list[Statement]:
     """One sentence for each result that the decision rests on, then what is open."""
     said: list[Statement] = []
+    untested: dict[str, list[str]] = {}
     for result in results:
         cell = by_id[result.cell]
         if result.verdict == "untested":
-            said.append(Statement(kind="open", text=f"{cell.id} is untested: {result.reason}"))
+            untested.setdefault(result.reason, []).append(cell.id)
             continue
         spoken = "measured" if cell.mode == "reference" else kind
         fallbacks = {f.name for case in result.cases if case.paths for f in case.paths.fallbacks or []}
@@ -80,7 +81,8 @@ def _statements(results: list[CellResult], by_id: dict[str, Cell], kind: str) ->
             path = f"; {len(fallbacks)} operators fell back to the CPU" if seen else ""
         words = ", ".join(f"{case.case} {case.verdict}" for case in result.cases)
         said.append(Statement(kind=spoken, text=f"{cell.id}: {words}{path}"))  # type: ignore[arg-type]
-    return said + [Statement(kind="open", text=f"untested: {text}") for text in OPEN]
+    said += [Statement(kind="open", text=f"{', '.join(names)}: {reason}") for reason, names in untested.items()]
+    return said + [Statement(kind="open", text=text) for text in OPEN]
 
 
 def _between_modes(found: Found, cells: list[Cell]) -> list[BetweenModes]:

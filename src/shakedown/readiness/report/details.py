@@ -16,6 +16,7 @@ def sections(record: Record) -> list[Section]:
         _paths(of),
         _fallbacks(of),
         _first_steps(of),
+        _caches(of),
         _steps(of),
         _findings(of),
         _statements(record),
@@ -126,6 +127,15 @@ def _first_steps(of: Pairs) -> Section:
         [said],
         [Table(("process", "case", "start-up", "first step", "programs in it", "graphs so far"), rows)],
     )
+
+
+def _caches(of: Pairs) -> Section:
+    rows = [
+        (name_of(cell), "proved" if result.cache_proved else "NOT proved", result.cache_proof, result.repeats or "–")
+        for cell, result in of
+        if cell.cache != "none"
+    ]
+    return Section("Cache states", [], [Table(("process", "state", "by", "repeats"), rows)])
 
 
 def _programs(paths: PathSummary | None) -> str:

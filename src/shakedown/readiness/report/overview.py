@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..judge.results import CaseResult, CellResult, PathSummary
+from ..judge.results import CaseResult, PathSummary
 from ..record import Record
 from .words import Pairs, Section, Table, cases, loss, name_of, pairs, seconds, share, size
 
@@ -89,7 +89,6 @@ def _phase(paths: PathSummary, name: str) -> str:
 
 def _startup(of: Pairs) -> Section:
     rows = []
-    notes = []
     for cell, result in of:
         case = next((case for case in result.cases if case.timing), None)
         if case is None or case.timing is None:
@@ -106,10 +105,25 @@ def _startup(of: Pairs) -> Section:
                 seconds(cell.outcome.seconds),
             )
         )
-        if cell.cache != "none":
-            notes.append(_proof(name_of(cell), result))
     header = ("process", "import torch", "device", "model", "first step", "programs", "in all")
-    return Section("What starting costs", notes, [Table(header, rows)])
+    text = "Once per process. Model: weights onto the device, and an optimizer; PyTorch imports its compiler with it. "
+    text += "First step: of the first case. Programs: compiled, or loaded from the cache, in that step."
+    return Section("What starting costs", [text, *_caches(of)], [Table(header, rows)])
+
+
+def _caches(of: Pairs) -> list[str]:
+    """One sentence when every cache was in the state that was claimed, otherwise one for each that was not."""
+    claimed = [(cell, result) for cell, result in of if cell.cache != "none" and any(c.timing for c in result.cases)]
+    said = [
+        f"{name_of(cell)}: cache state NOT proved, {result.cache_proof}."
+        for cell, result in claimed
+        if not result.cache_proved
+    ]
+    if claimed and not said:
+        said = [
+            "Cache states proved: cold processes found an empty cache, warm ones a filled one and compiled nothing."
+        ]
+    return said + [f"{name_of(cell)}: {result.repeats}." for cell, result in claimed if result.repeats]
 
 
 def _programs(paths: PathSummary | None) -> str:
@@ -118,12 +132,6 @@ def _programs(paths: PathSummary | None) -> str:
     parts = [f"{paths.compiled} compiled"] if paths.compiled else []
     parts += [f"{paths.loaded} loaded"] if paths.loaded else []
     return ", ".join(parts) or "none"
-
-
-def _proof(name: str, result: CellResult) -> str:
-    proved = "cache state proved" if result.cache_proved else "cache state NOT proved"
-    repeats = f"; {result.repeats}" if result.repeats else ""
-    return f"{name}: {proved}, {result.cache_proof}{repeats}."
 
 
 def _steps(record: Record, of: Pairs) -> Section:

@@ -58,8 +58,8 @@ def terminal(record: Record, console: Console, out: str) -> None:
 
 def _drawn(table: Table) -> RichTable:
     drawn = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for heading in table.header:
-        drawn.add_column(heading, overflow="fold")
+    for index, heading in enumerate(table.header):
+        drawn.add_column(heading, overflow="fold", no_wrap=index == 0)
     for row in table.rows:
         drawn.add_row(*(_coloured(value) for value in row))
     return drawn
