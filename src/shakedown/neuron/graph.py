@@ -5,6 +5,7 @@ Used for an operator that has only a decomposition, and by ``torch.compile``.
 
 from __future__ import annotations
 
+import functools
 import operator as python_operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,10 +14,12 @@ import jax
 import torch
 from torch.fx.node import map_arg
 
+from .buffer import is_device_tensor
 from .errors import LoweringError
 from .lowering import registry
 from .program import Builder, Ref
-from .views import View
+from .transfer import to_device
+from .views import View, read
 
 _RESTRIDE = (torch.ops.aten.as_strided.default,)
 
@@ -72,17 +75,13 @@ class GraphLowering:
         raise LoweringError("graph without an output")
 
     def _constant(self, graph: torch.fx.Graph, node: torch.fx.Node) -> Any:
-        import functools
-
         value = functools.reduce(getattr, str(node.target).split("."), graph.owning_module)
-        if isinstance(value, torch.Tensor) and value.device.type == "cpu":
-            from . import runtime
-
-            array = runtime.upload(value.contiguous().view(-1)).reshape(tuple(value.shape))
-            view = View(value.dtype, tuple(value.shape), tuple(value.stride()))
-            whole = self.builder.call(f"constant {node.target}", lambda array=array: array, (), {}, (view,))
-            return self.builder.get(whole, 0)
-        raise LoweringError(f"graph constant {node.target} of type {type(value).__name__}")
+        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+            raise LoweringError(f"graph constant {node.target} of type {type(value).__name__}")
+        held = value if is_device_tensor(value) else to_device(value)
+        view, array = View.of(held), read(held.untyped_storage().buffer, View.of(held))
+        whole = self.builder.call(f"constant {node.target}", lambda: array, (), {}, (view,))
+        return self.builder.get(whole, 0)
 
     def _node(self, node: torch.fx.Node, env: dict[torch.fx.Node, Any]) -> Any:
         target = node.target

@@ -32,6 +32,10 @@ _numbers = itertools.count()
 # Every shape gets a program of its own, so Dynamo must not generalise a size after it has seen a second value.
 torch._dynamo.config.automatic_dynamic_shapes = False
 
+# Between two graphs Dynamo watches every Python frame, the device's own kernels included: they are not the user's code.
+for _package in ("shakedown.neuron", "jax", "jaxlib"):
+    torch._dynamo.trace_rules.add(_package)
+
 
 def neuron(
     module: torch.fx.GraphModule, example_inputs: Sequence[Any], *, mode: str | None = None, options: dict[str, Any] | None = None
