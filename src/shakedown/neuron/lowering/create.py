@@ -165,7 +165,7 @@ def logspace(start: Any, end: Any, steps: int, base: Any = 10.0, outputs: tuple[
     return number_as(base, jnp.float64) ** exponents.astype(jnp.float64)
 
 
-@lower("eye", "eye.m", "eye.m_out", takes_outputs=True)
+@lower("eye", "eye.m", "eye.out", "eye.m_out", takes_outputs=True)
 def eye(n: int, m: int | None = None, outputs: tuple[View, ...] = (), **_: Any) -> Array:
     rows, columns = outputs[0].size
     return jnp.eye(rows, columns, dtype=to_numpy(outputs[0].dtype))
