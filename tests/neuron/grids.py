@@ -1,4 +1,4 @@
-"""Arguments made of values where operators go wrong, for operators that map elements to elements, by their schema alone."""
+"""Arguments made of the values where pointwise operators go wrong, from an operator's schema alone."""
 
 from __future__ import annotations
 

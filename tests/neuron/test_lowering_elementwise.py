@@ -1,4 +1,4 @@
-"""Pointwise operators, activations, losses and tensor lists against the CPU: values, dtypes, and that nothing fell back."""
+"""Pointwise operators, activations, losses and tensor lists: the CPU's values and dtypes, and no fallback."""
 
 from __future__ import annotations
 
@@ -152,58 +152,21 @@ def test_another_number_compiles_nothing(call: Callable[[torch.Tensor, float], A
 # --- gradients --------------------------------------------------------------------------------------------------------
 
 _F = "nn.functional."
-DIFFERENTIABLE = [
-    "relu",
-    "leaky_relu",
-    "prelu",
-    "elu",
-    "selu",
-    "celu",
-    "gelu",
-    "silu",
-    "mish",
-    "hardtanh",
-    "hardswish",
-    "hardsigmoid",
-    "softplus",
-    "softshrink",
-    "hardshrink",
-    "threshold",
-    "glu",
-    "logsigmoid",
-    "relu6",
-    "softsign",
-    "mse_loss",
-    "l1_loss",
-    "smooth_l1_loss",
-    "huber_loss",
-    "nll_loss",
-    "cross_entropy",
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-    "soft_margin_loss",
-    "multi_margin_loss",
-    "multilabel_margin_loss",
-    "kl_div",
-    "margin_ranking_loss",
-    "poisson_nll_loss",
-    "gaussian_nll_loss",
-]
-OTHERS = [
-    "sigmoid",
-    "logit",
-    "tanh",
-    "pow",
-    "clamp",
-    "maximum",
-    "lerp",
-    "where",
-    "masked_fill",
-    "lgamma",
-    "atan2",
-    "hypot",
-    "xlogy",
-]
+# fmt: off
+DIFFERENTIABLE = (
+    "relu", "leaky_relu", "prelu", "elu", "selu", "celu", "gelu", "silu", "mish", "hardtanh", "hardswish",
+    "hardsigmoid", "softplus", "softshrink", "hardshrink", "threshold", "glu", "logsigmoid", "relu6",
+    "softsign", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "nll_loss", "cross_entropy",
+    "binary_cross_entropy", "binary_cross_entropy_with_logits", "soft_margin_loss", "multi_margin_loss",
+    "multilabel_margin_loss", "kl_div", "margin_ranking_loss", "poisson_nll_loss", "gaussian_nll_loss",
+)
+# fmt: on
+# fmt: off
+OTHERS = (
+    "sigmoid", "logit", "tanh", "pow", "clamp", "maximum", "lerp", "where", "masked_fill", "lgamma", "atan2",
+    "hypot", "xlogy",
+)
+# fmt: on
 
 
 @pytest.mark.parametrize("name", [*(_F + n for n in DIFFERENTIABLE), *OTHERS])
@@ -221,6 +184,67 @@ def test_values_and_gradients_of_the_operator_database(name: str) -> None:
     assert checked
 
 
+POLYNOMIALS = [n for n in by_name() if n.startswith("special.") and "_polynomial_" in n]
+
+
+@pytest.mark.parametrize("name", POLYNOMIALS)
+def test_polynomials(name: str) -> None:
+    (info,) = by_name()[name]
+    for sample in samples(info, torch.float32, gradients=False, limit=2):
+        outcome = check(info, torch.float32, sample, gradients=False)
+        assert (outcome.error, outcome.fallbacks) == ("", {})
+    x, degree = torch.rand(4), torch.tensor([0.0, torch.inf, -1.0, torch.nan])
+    function = getattr(torch.special, name.removeprefix("special."))
+    assert function(x.to("neuron"), degree.to("neuron")).tolist() == [1, 0, 0, 0]
+
+
+# --- in place and into given tensors ----------------------------------------------------------------------------------
+
+VARIANTS = [
+    ("add", (torch.tensor([4, 5, 6]),), {}),
+    ("mul", (2.5,), {}),
+    ("div", (torch.tensor([3.0, 4.0, 5.0]),), {"rounding_mode": "floor"}),
+    ("pow", (3,), {}),
+    ("clamp", (-0.5, 1), {}),
+    ("lt", (0.25,), {}),
+    ("logical_not", (), {}),
+    ("exp", (), {}),
+    ("nan_to_num", (1.0,), {}),
+    ("lerp", (torch.tensor([1.0, 2.0, 3.0]), 0.25), {}),
+    ("addcdiv", (torch.tensor([1.0, 2.0, 3.0]), torch.tensor([3.0, 2.0, 4.0])), {"value": 0.5}),
+    ("xlogy", (torch.tensor([1.0, 2.0, 3.0]),), {}),
+]
+
+
+@pytest.mark.parametrize(("name", "args", "kwargs"), VARIANTS, ids=[v[0] for v in VARIANTS])
+def test_in_place_and_out_forms(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def run(device: str) -> list[torch.Tensor]:
+        """Results of a write into every second column, and into an `out` that must grow."""
+        base = torch.tensor([[1.0, -2.0, 0.5, torch.nan, -0.25, 3.0]] * 2).to(device)
+        moved = [a.to(device) if isinstance(a, torch.Tensor) else a for a in args]
+        written = base[:, ::2]
+        returned = getattr(written, f"{name}_")(*moved, **kwargs)
+        assert returned is written
+        result = getattr(torch, name)(base[:, 1::2], *moved, **kwargs)
+        out = torch.empty(0, dtype=result.dtype, device=device)
+        assert getattr(torch, name)(base[:, 1::2], *moved, **kwargs, out=out) is out
+        return [base.cpu(), result.cpu(), out.cpu()]
+
+    want = run("cpu")
+    events.clear()
+    for got, expected in zip(run("neuron"), want, strict=True):
+        torch.testing.assert_close(got, expected, equal_nan=True)
+    assert events.names("fallback") == []
+
+
+def test_in_place_results_must_fit() -> None:
+    for device in ("cpu", "neuron"):
+        with pytest.raises(RuntimeError, match="can't be cast to the desired output type"):
+            torch.ones(2, dtype=torch.int64, device=device).add_(0.5)
+        with pytest.raises(RuntimeError, match="Integers to negative integer powers"):
+            torch.ones(2, dtype=torch.int64, device=device) ** -1
+
+
 # --- lists of tensors -------------------------------------------------------------------------------------------------
 
 
@@ -231,41 +255,13 @@ def _lists(count: int) -> list[list[torch.Tensor]]:
 
 
 _NUMBERS = [0.5, 2.0, 3, -1.5]
-_UNARY = [
-    "abs",
-    "acos",
-    "asin",
-    "atan",
-    "ceil",
-    "clone",
-    "cos",
-    "cosh",
-    "erf",
-    "erfc",
-    "exp",
-    "expm1",
-    "floor",
-    "frac",
-    "lgamma",
-    "log",
-    "log10",
-    "log1p",
-    "log2",
-    "neg",
-    "reciprocal",
-    "round",
-    "rsqrt",
-    "sigmoid",
-    "sign",
-    "sin",
-    "sinh",
-    "sqrt",
-    "tan",
-    "tanh",
-    "trunc",
-    "max",
-    "norm",
-]
+# fmt: off
+_UNARY = (
+    "abs", "acos", "asin", "atan", "ceil", "clone", "cos", "cosh", "erf", "erfc", "exp", "expm1", "floor",
+    "frac", "lgamma", "log", "log10", "log1p", "log2", "neg", "reciprocal", "round", "rsqrt", "sigmoid", "sign",
+    "sin", "sinh", "sqrt", "tan", "tanh", "trunc", "max", "norm",
+)
+# fmt: on
 _BINARY = ["add", "sub", "mul", "div", "clamp_max", "clamp_min", "maximum", "minimum", "pow"]
 
 
@@ -297,9 +293,7 @@ def _list_calls() -> dict[str, Callable[[str, Callable[[Any], Any]], Any]]:
     calls["powsum"] = ("powsum", (a, 2), {})
 
     def runner(n: str, args: Any, kwargs: Any) -> Callable[[str, Callable[[Any], Any]], Any]:
-        return lambda suffix, move: getattr(torch, f"_foreach_{n}{suffix}")(
-            *map(move, args), **{k: v for k, v in kwargs.items()}
-        )
+        return lambda suffix, move: getattr(torch, f"_foreach_{n}{suffix}")(*map(move, args), **kwargs)
 
     return {name: runner(*call) for name, call in calls.items() if hasattr(torch, f"_foreach_{call[0]}")}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from .common import (
@@ -25,15 +26,15 @@ from .registry import lower
 
 
 def _scaled(factor: Any, x: Array) -> Array:
-    """``factor * x``, and no multiplication for the usual factor 1 (which a schema's default leaves a Python number)."""
+    """``factor * x``; the factor 1 that a schema's default leaves costs nothing."""
     return x if isinstance(factor, int) and factor == 1 else number_as(factor, x.dtype) * x
 
 
 @lower("add.Tensor", "add.Scalar")
 def add(self: Array, other: Any, alpha: Any = 1) -> Array:
     common, (a, b) = computation(self, other)
-    b = _scaled(alpha, b) if common != bool else jnp.logical_and(b, number_as(alpha, bool))
-    return jnp.logical_or(a, b) if common == bool else a + b
+    b = _scaled(alpha, b) if common != np.bool_ else jnp.logical_and(b, number_as(alpha, bool))
+    return jnp.logical_or(a, b) if common == np.bool_ else a + b
 
 
 @lower("sub.Tensor", "sub.Scalar")
@@ -50,7 +51,7 @@ def rsub(self: Array, other: Any, alpha: Any = 1) -> Array:
 @lower("mul.Tensor", "mul.Scalar")
 def mul(self: Array, other: Any) -> Array:
     common, (a, b) = computation(self, other)
-    return jnp.logical_and(a, b) if common == bool else a * b
+    return jnp.logical_and(a, b) if common == np.bool_ else a * b
 
 
 @lower("addcmul")
@@ -154,11 +155,17 @@ _POWERS: dict[Any, Any] = {
 }
 
 
-@lower("pow.Tensor_Scalar", static={"exponent": lambda v: v in _POWERS})
+def _special_exponent(value: Any) -> bool:
+    return value in _POWERS or (isinstance(value, int) and value < 0)
+
+
+@lower("pow.Tensor_Scalar", static={"exponent": _special_exponent})
 def pow_number(self: Array, exponent: Any) -> Array:
     if isinstance(exponent, (int, float, complex)):
         common, (x, _) = computation(self, exponent)
-        if exponent in (0, 1, 2, 3) or not is_integral(common):
+        if is_integral(common) and exponent < 0:  # type: ignore[operator]
+            raise RuntimeError("Integers to negative integer powers are not allowed.")
+        if exponent in _POWERS:
             return _POWERS[exponent](x)
     return power(self, exponent)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,38 +14,13 @@ from .registry import composite, lower, lowering_of, overload
 
 Arrays = Sequence[Array]
 
-_UNARY = [
-    "abs",
-    "acos",
-    "asin",
-    "atan",
-    "ceil",
-    "cos",
-    "cosh",
-    "erf",
-    "erfc",
-    "exp",
-    "expm1",
-    "floor",
-    "frac",
-    "lgamma",
-    "log",
-    "log10",
-    "log1p",
-    "log2",
-    "neg",
-    "reciprocal",
-    "round",
-    "rsqrt",
-    "sigmoid",
-    "sign",
-    "sin",
-    "sinh",
-    "sqrt",
-    "tan",
-    "tanh",
-    "trunc",
-]
+# fmt: off
+_UNARY = (
+    "abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc", "exp", "expm1", "floor", "frac",
+    "lgamma", "log", "log10", "log1p", "log2", "neg", "reciprocal", "round", "rsqrt", "sigmoid", "sign", "sin",
+    "sinh", "sqrt", "tan", "tanh", "trunc",
+)
+# fmt: on
 # name -> the operator of one tensor, for operators that take a second tensor or number
 _BINARY = {
     "add": "add.Tensor",
@@ -221,14 +197,20 @@ def foreach_copy(self: Arrays, src: Arrays, non_blocking: bool = False) -> list[
     return [jnp.broadcast_to(y, x.shape) for x, y in zip(self, src)]
 
 
+@functools.cache
+def _copy_on_device() -> Callable[..., Any]:
+    from ..dispatch import kernel_of, operator_of
+
+    return kernel_of(operator_of(torch.ops.aten._foreach_copy_.default))
+
+
 @composite("_foreach_copy_")
 def foreach_copy_(self: list[torch.Tensor], src: list[torch.Tensor], non_blocking: bool = False) -> None:
     """One program where both lists are on the device; tensors from elsewhere are moved one by one."""
     from ..buffer import is_device_tensor
-    from ..dispatch import kernel_of, operator_of
 
     if len(self) == len(src) and all(is_device_tensor(t) for t in (*self, *src)):
-        kernel_of(operator_of(torch.ops.aten._foreach_copy_.default))(self, src)
+        _copy_on_device()(self, src)
         return
     for x, y in zip(self, src, strict=True):
         x.copy_(y, non_blocking)

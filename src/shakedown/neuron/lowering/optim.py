@@ -1,8 +1,8 @@
 """Fused optimizers: one program for one step over all parameters.
 
-The formulas are those of ATen/native/cpu/Fused{Adam,SGD,Adagrad}Kernel.cpp. Hyperparameters are inputs of the program;
-only a weight decay or momentum of exactly zero is specialised, since it removes a term. Bias corrections are computed in
-float64, as the CPU kernels do on the host.
+The formulas are those of ATen/native/cpu/Fused{Adam,SGD,Adagrad}Kernel.cpp. Hyperparameters are inputs of the
+program; only a weight decay or momentum of exactly zero is specialised, since it removes a term. Bias corrections are
+computed in float64, as the CPU kernels do on the host.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the pointwise families share: operands rounded to their common dtype, and a way to register tables of functions."""
+"""What pointwise families share: operands rounded to their common dtype, and registering a table of functions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def float_values(*operands: Any) -> tuple[np.dtype[Any], tuple[Any, ...]]:
 
 
 def lower_floats(table: Mapping[str, Callable[..., Array]]) -> None:
-    """Register ``name -> function`` of floating-point operands; integers are promoted, half types computed in float32."""
+    """Register ``name -> function`` of floats: integers are promoted, half types computed in float32."""
 
     def lowering(fn: Callable[..., Array]) -> Callable[..., Array]:
         def on_floats(*operands: Any) -> Array:

@@ -84,7 +84,7 @@ _LONGEST_SHIFT = 1 << 14
 
 
 def _negative_terms(x: Array, q: Array) -> tuple[Array, Array]:
-    """(sum of the terms ``(q + k) ** -x`` with a negative base, q moved past them): XLA's series starts above zero only."""
+    """(sum of the terms ``(q + k) ** -x`` of negative base, q moved past them): XLA's series starts above zero."""
     movable = (q < 0) & (q > -_LONGEST_SHIFT) & (q != jnp.floor(q)) & (x == jnp.floor(x))
 
     def step(state: tuple[Array, Array]) -> tuple[Array, Array]:
