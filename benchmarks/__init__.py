@@ -1,0 +1,1 @@
+"""Speed of the device against peers on the same work in the same run. ``python -m benchmarks`` prints ratios."""

@@ -1,0 +1,53 @@
+"""``python -m benchmarks [CASE ...] [--json FILE]``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+from dataclasses import asdict
+from pathlib import Path
+
+import jax
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from .cases import CASES, run
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Ratios of the device against peers on the same work in the same run.")
+    parser.add_argument("case", nargs="*", help=f"one or more of {', '.join(CASES)} (default: all)")
+    parser.add_argument("--json", type=Path, help="also write every figure to this file")
+    options = parser.parse_args()
+    unknown = sorted(set(options.case) - set(CASES))
+    if unknown:
+        parser.error(f"unknown case {', '.join(unknown)}: choose among {', '.join(CASES)}")
+    torch.set_num_threads(os.cpu_count() or 1)
+    console = Console()
+    table = Table("work", "against", "ratio", "target", "met", "IQR / median", "others' load")
+    rows = []
+    for row, _seconds in run(options.case or list(CASES)):
+        rows.append(row)
+        d = row.detail
+        ratio = f"{row.ratio:.2f}x" if row.ratio is not None else f"+{d['added_ms']:.1f} ms"
+        spread = f"{d['ours']['iqr'] / d['ours']['median']:.0%}, {d['peer']['iqr'] / d['peer']['median']:.0%}" if "ours" in d else ""
+        load = f"{d['foreign']:.2f} cores{' (noisy)' if d['noisy'] else ''}" if "foreign" in d else ""
+        table.add_row(row.name, row.peer, ratio, row.target, "yes" if row.met else "no", spread, load)
+        console.print(f"measured: {row.name}: {ratio}", style="dim")
+    console.print(table)
+    if options.json:
+        machine = {
+            "processors": os.cpu_count(),
+            "platform": platform.platform(),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "jax": jax.__version__,
+        }
+        options.json.write_text(json.dumps({"machine": machine, "rows": [asdict(r) for r in rows]}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

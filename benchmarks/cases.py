@@ -1,0 +1,163 @@
+"""The rows of the table: what is compared with what, and the ratio we aim at."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from .decoder import COMPILED, MEDIUM, SMALL, Decoder, Size, batch, jax_loss, jax_parameters
+from .measure import Comparison, compare
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    peer: str
+    target: str
+    ratio: float | None
+    met: bool | None
+    detail: dict[str, Any]
+
+
+def _row(name: str, peer: str, limit: float, found: Comparison) -> Row:
+    return Row(name, peer, f"<= {limit:.2f}x", found.ratio, found.ratio <= limit, {**asdict(found), "noisy": found.noisy})
+
+
+def chain_of_adds() -> Iterator[Row]:
+    device, host = torch.ones(64, 64, device="neuron"), jnp.ones((64, 64), jnp.float32)
+    add = jax.jit(lambda a, b: a + b)
+
+    def ours() -> None:
+        x = device
+        for _ in range(100):
+            x = x + device
+
+    def peer() -> None:
+        x = host
+        for _ in range(100):
+            x = add(x, host)
+        x.block_until_ready()
+
+    yield _row("eager, chain of 100 adds on 64x64", "the same adds by a bare jax.jit call", 2.8, compare(ours, peer, repeats=20))
+
+
+def views() -> Iterator[Row]:
+    def work(base: torch.Tensor) -> None:
+        torch.empty(64, 64, device=base.device)
+        base.t()
+        base[1:3]
+        base.view(4096)
+
+    device, host = torch.ones(64, 64, device="neuron"), torch.ones(64, 64)
+    found = compare(functools.partial(work, device), functools.partial(work, host), repeats=500)
+    yield _row("eager, new tensor + t, slice, view", "CPU PyTorch", 8.0, found)
+
+
+class _Training:
+    """A decoder on one device with AdamW; ``step`` is a whole step, ``gradients`` forward and backward alone."""
+
+    def __init__(self, module: Decoder, data: tuple[torch.Tensor, torch.Tensor], device: str, compiled: bool = False) -> None:
+        self.module = copy.deepcopy(module).to(device)
+        self.data = tuple(t.to(device) for t in data)
+        self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=1e-3)
+        self.forward: Callable[..., torch.Tensor] = self.module
+        if compiled:
+            self.forward = torch.compile(self.module, backend="neuron", dynamic=False, fullgraph=True)
+
+    def gradients(self) -> torch.Tensor:
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.forward(*self.data)
+        loss.backward()
+        torch.accelerator.synchronize()
+        return loss
+
+    def step(self) -> torch.Tensor:
+        loss = self.gradients()
+        self.optimizer.step()
+        torch.accelerator.synchronize()
+        return loss
+
+
+def _decoder(size: Size) -> tuple[Decoder, tuple[torch.Tensor, torch.Tensor]]:
+    torch.manual_seed(0)
+    return Decoder(size), batch(size)
+
+
+def eager_decoder(size: Size, label: str, limit: float, repeats: int, blocks: int) -> Iterator[Row]:
+    module, data = _decoder(size)
+    ours, peer = _Training(module, data, "neuron"), _Training(module, data, "cpu")
+    found = compare(ours.step, peer.step, repeats=repeats, blocks=blocks)
+    yield _row(f"eager step of the {label} decoder ({size})", "CPU PyTorch eager", limit, found)
+
+
+def small_decoder() -> Iterator[Row]:
+    return eager_decoder(SMALL, "small", 3.0, repeats=20, blocks=11)
+
+
+def medium_decoder() -> Iterator[Row]:
+    return eager_decoder(MEDIUM, "medium", 1.0, repeats=1, blocks=7)
+
+
+def compiled_decoder() -> Iterator[Row]:
+    size = COMPILED
+    module, data = _decoder(size)
+    ours, host = _Training(module, data, "neuron", compiled=True), _Training(module, data, "cpu")
+    parameters, arrays = jax_parameters(module), [jnp.asarray(t.numpy()) for t in data]
+    both = jax.jit(jax.value_and_grad(functools.partial(jax_loss, size=size)))
+    agree = abs(float(both(parameters, *arrays)[0]) - ours.gradients().item())
+    assert agree < 1e-4, f"the two decoders differ by {agree}"
+    found = compare(ours.gradients, lambda: jax.block_until_ready(both(parameters, *arrays)), repeats=3, blocks=9)
+    yield _row(f"compiled forward and backward ({size})", "the same by hand in jitted JAX", 1.15, found)
+    found = compare(ours.step, host.step, repeats=3, blocks=9)
+    yield _row(f"compiled step, AdamW eager ({size})", "CPU PyTorch eager step", 1.0, found)
+
+
+_IMPORT = "import time; s = time.perf_counter(); import torch; print(time.perf_counter() - s)"
+
+
+def import_time() -> Iterator[Row]:
+    """Seconds that autoload adds to ``import torch``: fresh processes with and without it, in turns."""
+
+    def seconds(autoload: str) -> float:
+        environment = {"TORCH_DEVICE_BACKEND_AUTOLOAD": autoload}
+        import os
+
+        run = subprocess.run(
+            [sys.executable, "-c", _IMPORT], env={**os.environ, **environment}, capture_output=True, text=True, check=True
+        )
+        return float(run.stdout)
+
+    seconds("1"), seconds("0")
+    pairs = [(seconds("1"), seconds("0")) for _ in range(9)]
+    added = statistics.median(a - b for a, b in pairs) * 1e3
+    detail = {"added_ms": added, "pairs_s": pairs}
+    yield Row("import torch with autoload", "import torch without", "<= +30 ms", None, added <= 30, detail)
+
+
+CASES: dict[str, Callable[[], Iterator[Row]]] = {
+    "adds": chain_of_adds,
+    "views": views,
+    "import": import_time,
+    "small": small_decoder,
+    "compiled": compiled_decoder,
+    "medium": medium_decoder,
+}
+
+
+def run(names: list[str]) -> Iterator[tuple[Row, float]]:
+    """Each row with the seconds it took to measure."""
+    for name in names:
+        start = time.perf_counter()
+        for row in CASES[name]():
+            yield row, time.perf_counter() - start
