@@ -16,7 +16,6 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 from . import events
 from .autoload import DEVICE_NAME
-from .errors import ShakedownError
 
 _libraries: list[torch.library.Library] = []  # a registration lives as long as its Library object
 _start_lock = threading.RLock()
@@ -25,18 +24,8 @@ _started_pid = 0
 
 
 def _start() -> ModuleType:
-    """Load the runtime and the lowerings once, and register them; returns the dispatch module.
-
-    Raises:
-        ShakedownError: in a child that was forked after the device had been used (threads of the PJRT client do not
-            survive a fork).
-    """
+    """Load the runtime and the lowerings once, and register them; returns the dispatch module."""
     global _started, _started_pid
-    if _started and _started_pid != os.getpid():
-        raise ShakedownError(
-            "Cannot re-initialize the neuron device in a forked subprocess. "
-            "To use it with multiprocessing, use the 'spawn' start method."
-        )
     with _start_lock:
         from . import dispatch
 

@@ -6,6 +6,7 @@ dictionary look-up, one call of a compiled program, one C call per output.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -183,6 +184,7 @@ def _first_call(
     operator: Operator, key: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[Any]
 ) -> Any:
     """Build the plan of a new key and run it; or decide on the CPU, remember that, and run there."""
+    runtime.check_process()
     with _disable_current_modes(), torch.no_grad():
         try:
             plan = build(operator, args, kwargs)
@@ -331,6 +333,7 @@ def install() -> None:
     from . import manual
 
     runtime.start()
+    os.register_at_fork(after_in_child=_after_fork_in_child)
     load_lowerings()
     _library = torch.library.Library("aten", "IMPL")
     taken = manual.register(_library, _kernels)
@@ -343,6 +346,13 @@ def install() -> None:
         if op not in taken:
             _register(op)
             taken.add(op)
+
+
+def _after_fork_in_child() -> None:
+    """Without plans, every call in the child reaches a place that refuses (see :func:`.runtime.check_process`)."""
+    runtime.mark_forked()
+    for operator in _operators.values():
+        operator.plans.clear()
 
 
 def _register(op: OpOverload) -> None:

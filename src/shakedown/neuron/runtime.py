@@ -24,6 +24,7 @@ import torch
 
 from . import config, events
 from .dtypes import CARRIER, to_numpy
+from .errors import ShakedownError
 
 Array = jax.Array
 
@@ -31,6 +32,29 @@ _SHARED_ZEROS_LIMIT = 1 << 20  # bytes: zero buffers up to this size are made on
 
 _tracing = threading.local()
 _device: Any = None
+_forked = False
+
+
+def mark_forked() -> None:
+    """Called in a child process: the client's threads did not come along, so nothing may be run or moved here."""
+    global _forked
+    _forked = True
+    _zeros.clear()
+    for known in _numbers.values():
+        known.clear()
+
+
+def check_process() -> None:
+    """Raise in a forked child instead of waiting for ever. The hot path need not ask: a child has no plans.
+
+    Raises:
+        ShakedownError: the device was in use when this process was forked.
+    """
+    if _forked:
+        raise ShakedownError(
+            "Cannot re-initialize the neuron device in a forked subprocess. "
+            "To use it with multiprocessing, use the 'spawn' start method."
+        )
 
 
 def start() -> None:
@@ -103,6 +127,7 @@ def compile(run: Callable[..., Any], name: str, *, single: bool, donate: Sequenc
 
 def upload(host: torch.Tensor) -> Array:
     """A device buffer with the elements of the one-dimensional, contiguous CPU tensor `host`; never shares its memory."""
+    check_process()
     dtype = to_numpy(host.dtype)
     start_ns = time.perf_counter_ns()
     carrier = CARRIER[host.dtype.itemsize][1]
@@ -123,6 +148,7 @@ def download(buffer: Array, dtype: torch.dtype) -> torch.Tensor:
 
     Where the buffer's length in bytes is no multiple of the item size, the surplus bytes are dropped.
     """
+    check_process()
     start_ns = time.perf_counter_ns()
     array = np.array(buffer)
     raw = torch.from_numpy(array.view(np.uint8))
@@ -144,6 +170,7 @@ def zeros(length: int, dtype: torch.dtype) -> Array:
     """A buffer of zeros. Small ones are shared: a buffer is a value, and nobody writes into one."""
     found = _zeros.get((length, dtype))
     if found is None:
+        check_process()
         found = jnp.asarray(np.zeros(length, to_numpy(dtype)))
         if found.nbytes <= _SHARED_ZEROS_LIMIT:
             _zeros[length, dtype] = found
@@ -178,6 +205,7 @@ def host_scalar(tensor: torch.Tensor) -> Array:
 
 def synchronize(reason: str) -> None:
     """Return when everything dispatched so far has finished. `reason` is kept in the event stream."""
+    check_process()
     start_ns = time.perf_counter_ns()
     jax.effects_barrier()
     # Execution on one device is in order: a computation dispatched now ends after all before it.

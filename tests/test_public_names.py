@@ -1,0 +1,66 @@
+"""The listed surface of both packages."""
+
+from __future__ import annotations
+
+import torch
+
+import shakedown
+import shakedown.neuron
+
+
+def test_the_device_package():
+    assert shakedown.neuron.__all__ == [
+        "clear_op_tracking",
+        "config",
+        "errors",
+        "events",
+        "get_executed_ops",
+        "get_fallback_ops",
+        "synchronize",
+    ]
+    for name in shakedown.neuron.__all__:
+        assert getattr(shakedown.neuron, name) is not None
+
+
+def test_the_device_module():
+    assert {
+        "clear_op_tracking",
+        "current_device",
+        "device",
+        "device_count",
+        "get_amp_supported_dtype",
+        "get_device_name",
+        "get_executed_ops",
+        "get_fallback_ops",
+        "get_rng_state",
+        "init",
+        "initial_seed",
+        "is_available",
+        "is_bf16_supported",
+        "is_initialized",
+        "manual_seed",
+        "manual_seed_all",
+        "seed",
+        "seed_all",
+        "set_device",
+        "set_rng_state",
+        "synchronize",
+    } <= set(dir(torch.neuron))
+
+
+def test_tracking_names_are_full_operator_names():
+    shakedown.neuron.clear_op_tracking()
+    x = torch.ones(2, 2, device="neuron")
+    x.add_(x).mm(x)
+    torch.linalg.eigvals(x)
+    executed = shakedown.neuron.get_executed_ops()
+    assert {"aten::add_.Tensor", "aten::mm"} <= set(executed)
+    assert any(name.startswith(("aten::linalg_eig", "aten::_linalg_eig")) for name in shakedown.neuron.get_fallback_ops())
+    shakedown.neuron.clear_op_tracking()
+    assert shakedown.neuron.get_executed_ops() == shakedown.neuron.get_fallback_ops() == []
+
+
+def test_the_version_is_the_distributions():
+    from importlib.metadata import version
+
+    assert shakedown.__version__ == version("shakedown")
