@@ -24,8 +24,8 @@ from .observe import graphs, identity, numerics, paths, timing
 from .worker import Job
 
 PHASE_STEPS = 5
-_SELF_TEST_SIDE = 512  # a product of this side takes milliseconds on a CPU, far above the cost of a call
-_SELF_TEST_SECONDS = 0.02
+_SELF_TEST_SIDE = 256  # a product of this side costs far more than the call that asks for it
+_SELF_TEST_SECONDS = 0.008  # long against reading a value back, short against a stranger's turn on the processor
 
 
 class Candidate:
@@ -144,43 +144,46 @@ class Candidate:
         with self.observer.step() as later_rows:
             self.step(optimizer, batches[0], self.observer.phase)
             self.wait()
-        timings, more = self.timings(optimizer, batches, first_step)
+        phases = self.phases(optimizer, batches)
+        # Before the timed steps, whose number depends on speed: this loss is after as many steps on every device.
         last: list[Tensor] = []
         self.step(optimizer, batches[0], self.observer.phase, lambda outputs, loss: last.append(loss.detach()))
         training = evidence.Training(
-            steps=len(batches) + 2 + more,
+            steps=len(batches) + 1 + PHASE_STEPS,
             first_loss=evidence.finite(float(capture.tensors["step1/loss/loss"])),
             last_loss=evidence.finite(float(last[0].float().cpu())),
         )
+        later = self.later_steps(optimizer, batches)
+        timings = evidence.Timings(first_step=first_step, later=later, later_phases=phases)
         self.write(shape, name, capture, first_rows, later_rows, timings, training)
 
-    def timings(
-        self, optimizer: torch.optim.Optimizer, batches: list[dict[str, Tensor]], first_step: dict[str, float]
-    ) -> tuple[evidence.Timings, int]:
-        """Phases of a few steps, then whole steps: as many as declared, or as fit into the declared seconds."""
-        demand = self.requirements.timing
-        endless = itertools.cycle(batches)
-        phases: dict[str, list[float]] = {}
-        for _ in range(PHASE_STEPS):
+    def phases(self, optimizer: torch.optim.Optimizer, batches: list[dict[str, Tensor]]) -> dict[str, list[float]]:
+        """Seconds of each phase in a few steps, completion awaited after each."""
+        found: dict[str, list[float]] = {}
+        for batch in itertools.islice(itertools.cycle(batches), PHASE_STEPS):
             watch = timing.Stopwatch(self.wait)
-            self.step(optimizer, next(endless), self.timed_span(watch))
+            self.step(optimizer, batch, self.timed_span(watch))
             for phase, seconds in watch.seconds.items():
-                phases.setdefault(phase, []).append(seconds)
+                found.setdefault(phase, []).append(seconds)
+        return found
+
+    def later_steps(self, optimizer: torch.optim.Optimizer, batches: list[dict[str, Tensor]]) -> evidence.StepSeries:
+        """Seconds of whole steps: as many as declared, or as fit into the declared time."""
+        demand = self.requirements.timing
+        self.wait()
         before = self.observer.compiles()
         foreign = timing.ForeignLoad()
         series: list[float] = []
-        while len(series) < demand.steps and (
-            len(series) < demand.least_steps or sum(series) < demand.seconds_per_case
-        ):
-            batch = next(endless)
+        for batch in itertools.islice(itertools.cycle(batches), demand.steps):
+            if len(series) >= demand.least_steps and sum(series) > demand.seconds_per_case:
+                break
             start = time.perf_counter()
             self.step(optimizer, batch, self.observer.phase)
             self.wait()
             series.append(time.perf_counter() - start)
         cores, after = foreign.cores(), self.observer.compiles()
         during = after - before if after is not None and before is not None else None
-        later = evidence.StepSeries(seconds=series, compiles_during=during, foreign_cores=cores)
-        return evidence.Timings(first_step=first_step, later=later, later_phases=phases), len(series) + PHASE_STEPS
+        return evidence.StepSeries(seconds=series, compiles_during=during, foreign_cores=cores)
 
     def write(
         self,

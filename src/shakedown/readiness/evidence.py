@@ -90,7 +90,7 @@ class Timings(_Frozen):
 
 
 class Training(_Frozen):
-    """How far this case was trained in all, and its loss on the first batch then and at the end (None: not finite)."""
+    """Loss on the first batch before training, and after so many steps (None: not finite)."""
 
     steps: int
     first_loss: float | None

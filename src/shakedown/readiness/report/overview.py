@@ -29,24 +29,25 @@ def _numbers(record: Record, of: Pairs) -> Section:
             (
                 name_of(cell),
                 result.verdict,
-                f"{sum(t.judged - t.failed for t in judged)} of {sum(t.judged for t in judged)}",
+                f"{sum(t.judged - t.failed for t in judged)}/{sum(t.judged for t in judged)}",
                 share(max(t.worst_margin for t in judged)),
                 f"{max(ratios):.2f}" if ratios else "–",
                 _loss(first),
             )
         )
-    header = ("process", "verdict", "tensors ok", "of gate", "error/CPU's", "loss (steps)")
+    header = ("process", "verdict", "tensors", "of gate", "of CPU's", "loss")
+    steps = [case.training_steps for _, case in cases(of) if case.training_steps]
     said = (
         "Outputs, loss, gradients, buffers and updated weights of two training steps in every case, each against "
-        "float64 on the CPU. Of gate: how much of the allowed error the worst tensor used. Error/CPU's: that error "
+        "float64 on the CPU. Of gate: how much of the allowed error the worst tensor used. Of CPU's: that error "
         "over the CPU's own at the same precision. "
-        f"Loss: case {record.trial['cases'][0]}, first batch, before training and after so many steps."
+        f"Loss: case {record.trial['cases'][0]}, first batch, before training and after {max(steps, default=0)} steps."
     )
     return Section("Same numbers?", [said], [Table(header, rows)])
 
 
 def _loss(case: CaseResult) -> str:
-    return f"{loss(case.losses['device_step1'])} > {loss(case.losses['device_last'])} ({case.training_steps})"
+    return f"{loss(case.losses['device_step1'])} > {loss(case.losses['device_last'])}"
 
 
 def _paths(record: Record, of: Pairs) -> Section:
@@ -105,9 +106,11 @@ def _startup(of: Pairs) -> Section:
                 seconds(cell.outcome.seconds),
             )
         )
-    header = ("process", "import torch", "device", "model", "first step", "programs", "in all")
-    text = "Once per process. Model: weights onto the device, and an optimizer; PyTorch imports its compiler with it. "
-    text += "First step: of the first case. Programs: compiled, or loaded from the cache, in that step."
+    header = ("process", "import", "device", "model", "first step", "programs", "in all")
+    text = (
+        "Once per process. Import: torch. Model: weights onto the device, and an optimizer, with which PyTorch imports "
+        "its compiler. First step: of the first case. Programs: compiled, or loaded from the cache, in that step."
+    )
     return Section("What starting costs", [text, *_caches(of)], [Table(header, rows)])
 
 
@@ -137,7 +140,7 @@ def _programs(paths: PathSummary | None) -> str:
 def _steps(record: Record, of: Pairs) -> Section:
     names = record.trial["cases"]
     rows = []
-    doubts: list[str] = []
+    doubts: dict[tuple[str, str], list[str]] = {}
     for cell, result in of:
         if not any(case.timing for case in result.cases):
             continue
@@ -145,7 +148,7 @@ def _steps(record: Record, of: Pairs) -> Section:
         for case in result.cases:
             text, doubt = _step(case)
             if doubt:
-                doubts.append(f"{name_of(cell)} {case.case}: {doubt}.")
+                doubts.setdefault((name_of(cell), doubt), []).append(case.case)
                 text += " *" if text != "withheld" else ""
             row.append(text)
         rows.append(tuple(row))
@@ -153,7 +156,8 @@ def _steps(record: Record, of: Pairs) -> Section:
         "One training step from batch on the host to updated weights, completion awaited: median (quartiles) over the "
         "timed steps of one process; not an average. * has a doubt, below."
     ]
-    return Section("What a step costs", said + doubts, [Table(("process", *names), rows)])
+    said += [f"{name} {', '.join(where)}: {doubt}." for (name, doubt), where in doubts.items()]
+    return Section("What a step costs", said, [Table(("process", *names), rows)])
 
 
 def _step(case: CaseResult) -> tuple[str, str]:

@@ -57,7 +57,7 @@ def terminal(record: Record, console: Console, out: str) -> None:
 
 
 def _drawn(table: Table) -> RichTable:
-    drawn = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    drawn = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for index, heading in enumerate(table.header):
         drawn.add_column(heading, overflow="fold", no_wrap=index == 0)
     for row in table.rows:

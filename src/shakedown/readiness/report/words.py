@@ -9,7 +9,7 @@ from ..judge.results import CaseResult, Cell, CellResult
 from ..record import Record
 
 Pairs = list[tuple[Cell, CellResult]]
-MODES = {"reference": "CPU", "eager": "eager", "compiled": "compiled", "adaptive": "adaptive eager"}
+MODES = {"reference": "CPU", "eager": "eager", "compiled": "compiled", "adaptive": "adaptive"}
 
 
 @dataclass(frozen=True)
