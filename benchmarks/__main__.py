@@ -33,7 +33,11 @@ def main() -> None:
         rows.append(row)
         d = row.detail
         ratio = f"{row.ratio:.2f}x" if row.ratio is not None else f"+{d['added_ms']:.1f} ms"
-        spread = f"{d['ours']['iqr'] / d['ours']['median']:.0%}, {d['peer']['iqr'] / d['peer']['median']:.0%}" if "ours" in d else ""
+        spread = (
+            f"{d['ours']['iqr'] / d['ours']['median']:.0%}, {d['peer']['iqr'] / d['peer']['median']:.0%}"
+            if "ours" in d
+            else ""
+        )
         load = f"{d['foreign']:.2f} cores{' (noisy)' if d['noisy'] else ''}" if "foreign" in d else ""
         table.add_row(row.name, row.peer, ratio, row.target, "yes" if row.met else "no", spread, load)
         console.print(f"measured: {row.name}: {ratio}", style="dim")

@@ -31,7 +31,9 @@ class Row:
 
 
 def _row(name: str, peer: str, limit: float, found: Comparison) -> Row:
-    return Row(name, peer, f"<= {limit:.2f}x", found.ratio, found.ratio <= limit, {**asdict(found), "noisy": found.noisy})
+    return Row(
+        name, peer, f"<= {limit:.2f}x", found.ratio, found.ratio <= limit, {**asdict(found), "noisy": found.noisy}
+    )
 
 
 def chain_of_adds() -> Iterator[Row]:
@@ -49,7 +51,12 @@ def chain_of_adds() -> Iterator[Row]:
             x = add(x, host)
         x.block_until_ready()
 
-    yield _row("eager, chain of 100 adds on 64x64", "the same adds by a bare jax.jit call", 2.8, compare(ours, peer, repeats=20))
+    yield _row(
+        "eager, chain of 100 adds on 64x64",
+        "the same adds by a bare jax.jit call",
+        2.8,
+        compare(ours, peer, repeats=20),
+    )
 
 
 def views() -> Iterator[Row]:
@@ -67,7 +74,9 @@ def views() -> Iterator[Row]:
 class _Training:
     """A decoder on one device with AdamW; ``step`` is a whole step, ``gradients`` forward and backward alone."""
 
-    def __init__(self, module: Decoder, data: tuple[torch.Tensor, torch.Tensor], device: str, compiled: bool = False) -> None:
+    def __init__(
+        self, module: Decoder, data: tuple[torch.Tensor, torch.Tensor], device: str, compiled: bool = False
+    ) -> None:
         self.module = copy.deepcopy(module).to(device)
         self.data = tuple(t.to(device) for t in data)
         self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=1e-3)
@@ -134,7 +143,11 @@ def import_time() -> Iterator[Row]:
         import os
 
         run = subprocess.run(
-            [sys.executable, "-c", _IMPORT], env={**os.environ, **environment}, capture_output=True, text=True, check=True
+            [sys.executable, "-c", _IMPORT],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            check=True,
         )
         return float(run.stdout)
 

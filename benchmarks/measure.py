@@ -70,7 +70,9 @@ def _block(work: Work, repeats: int, settle: float) -> float:
     return (time.perf_counter() - start) / repeats
 
 
-def compare(ours: Work, peer: Work, *, repeats: int, blocks: int = 11, settle: float = 0.02, warmup: int = 3) -> Comparison:
+def compare(
+    ours: Work, peer: Work, *, repeats: int, blocks: int = 11, settle: float = 0.02, warmup: int = 3
+) -> Comparison:
     """Time `ours` and `peer`, each call of which must return only when its work is complete, in alternating blocks."""
     for work in (ours, peer):
         for _ in range(warmup):

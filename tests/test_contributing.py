@@ -38,14 +38,18 @@ assert "aten::hypot" in events.names("execute") and not events.names("fallback")
 print("added")
 """
     )
-    run = subprocess.run([sys.executable, "-W", "ignore", "recipe.py"], capture_output=True, text=True, cwd=tmp_path, timeout=200)
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "recipe.py"], capture_output=True, text=True, cwd=tmp_path, timeout=200
+    )
     assert run.stdout.strip() == "added", run.stderr
 
 
 def test_the_readme_example_runs(tmp_path):
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     (tmp_path / "example.py").write_text(example)
-    run = subprocess.run([sys.executable, "-W", "ignore", "example.py"], capture_output=True, text=True, cwd=tmp_path, timeout=200)
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "example.py"], capture_output=True, text=True, cwd=tmp_path, timeout=200
+    )
     assert run.returncode == 0, run.stderr
     executed, fallbacks = run.stdout.splitlines()[:2]
     assert "aten::linear" in executed

@@ -43,7 +43,14 @@ def test_only_the_door_touches_what_is_outside(path):
         assert "jax" not in roots
         if here != "readiness/observe/paths.py":
             assert not {i for i in imports(path) if i.startswith("shakedown.neuron")}, "observe/paths.py is the door"
-    if here in {"neuron/autoload.py", "neuron/device.py", "neuron/__init__.py", "neuron/events.py", "neuron/config.py", "__init__.py"}:
+    if here in {
+        "neuron/autoload.py",
+        "neuron/device.py",
+        "neuron/__init__.py",
+        "neuron/events.py",
+        "neuron/config.py",
+        "__init__.py",
+    }:
         top = {a.name for n in tree.body if isinstance(n, ast.Import) for a in n.names}
         assert not top & {"jax", "numpy"}, "imported by `import torch`: keep it light"
 

@@ -55,7 +55,9 @@ def test_tracking_names_are_full_operator_names():
     torch.linalg.eigvals(x)
     executed = shakedown.neuron.get_executed_ops()
     assert {"aten::add_.Tensor", "aten::mm"} <= set(executed)
-    assert any(name.startswith(("aten::linalg_eig", "aten::_linalg_eig")) for name in shakedown.neuron.get_fallback_ops())
+    assert any(
+        name.startswith(("aten::linalg_eig", "aten::_linalg_eig")) for name in shakedown.neuron.get_fallback_ops()
+    )
     shakedown.neuron.clear_op_tracking()
     assert shakedown.neuron.get_executed_ops() == shakedown.neuron.get_fallback_ops() == []
 

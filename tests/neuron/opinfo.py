@@ -75,7 +75,9 @@ def moved(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         made = value.detach().to("neuron")
         if made.stride() != value.stride() and value.numel():
-            storage = torch.empty_strided((value.untyped_storage().nbytes() // value.dtype.itemsize,), (1,), dtype=value.dtype)
+            storage = torch.empty_strided(
+                (value.untyped_storage().nbytes() // value.dtype.itemsize,), (1,), dtype=value.dtype
+            )
             storage.copy_(value.detach().as_strided(storage.shape, (1,), 0))
             made = storage.to("neuron").as_strided(value.shape, value.stride(), value.storage_offset())
         return made.requires_grad_(value.requires_grad)
@@ -172,7 +174,7 @@ def sweep(infos: list[OpInfo], dtypes: list[torch.dtype], limit: int, gradients:
                     here.add(op)
             wrong += counts["wrong"]
             if verbose or counts["wrong"] or here:
-                print(f"{name:40} {str(dtype):15} {dict(counts)} fallbacks: {sorted(here) or 'none'}", flush=True)
+                print(f"{name:40} {dtype!s:15} {dict(counts)} fallbacks: {sorted(here) or 'none'}", flush=True)
             for error, n in errors.items():
                 print(f"      x{n} {error}", flush=True)
     for (op, reason), n in sorted(fallbacks.items()):

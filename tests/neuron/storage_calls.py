@@ -10,7 +10,18 @@ from torch.storage import TypedStorage
 
 # These take raw C++ addresses as integers, on every device: a wrong number crashes PyTorch itself.
 RAW_ADDRESSES = {"_expired", "_free_weak_ref", "_new_with_weak_ptr", "_set_cdata"}
-SPECIAL = ("__getitem__", "__setitem__", "__len__", "__iter__", "__repr__", "__eq__", "__copy__", "__deepcopy__", "__reduce__", "__sizeof__")
+SPECIAL = (
+    "__getitem__",
+    "__setitem__",
+    "__len__",
+    "__iter__",
+    "__repr__",
+    "__eq__",
+    "__copy__",
+    "__deepcopy__",
+    "__reduce__",
+    "__sizeof__",
+)
 
 
 def storage() -> torch.UntypedStorage:
@@ -56,7 +67,15 @@ def use(made: object) -> None:
     """What a user does next with a storage or tensor that came back."""
     if not isinstance(made, (torch.UntypedStorage, TypedStorage, torch.Tensor)):
         return
-    for action in (repr, lambda s: s[0], lambda s: s.nbytes(), bytes, lambda s: s.cpu(), lambda s: s.fill_(1), lambda s: s.clone()):
+    for action in (
+        repr,
+        lambda s: s[0],
+        lambda s: s.nbytes(),
+        bytes,
+        lambda s: s.cpu(),
+        lambda s: s.fill_(1),
+        lambda s: s.clone(),
+    ):
         try:
             action(made)
         except Exception:

@@ -12,7 +12,12 @@ import pytest
 def run(code: str, tmp_path, **environment: str) -> subprocess.CompletedProcess[str]:
     settings = {k: v for k, v in os.environ.items() if k != "SHAKEDOWN_DEVICE"}
     return subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, env={**settings, **environment}, cwd=tmp_path, timeout=120
+        [sys.executable, "-W", "ignore", "-c", code],
+        capture_output=True,
+        text=True,
+        env={**settings, **environment},
+        cwd=tmp_path,
+        timeout=120,
     )
 
 

@@ -62,7 +62,9 @@ def test_training_is_two_graphs_without_fallback(workload, size, length, dtype):
     tolerance = 1e-4 if dtype is torch.float32 else 5e-2
     assert losses["neuron"] == pytest.approx(losses["cpu"], rel=tolerance)
     for (name, ours), theirs in zip(module.state_dict().items(), reference.state_dict().values()):
-        torch.testing.assert_close(ours.cpu(), theirs, rtol=tolerance * 10, atol=tolerance * 10, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(
+            ours.cpu(), theirs, rtol=tolerance * 10, atol=tolerance * 10, msg=lambda m, n=name: f"{n}: {m}"
+        )
 
 
 def test_a_third_identical_step_compiles_nothing():
@@ -82,7 +84,9 @@ def test_a_new_shape_compiles_again_and_an_old_one_does_not():
     for length in (96, 240, 480, 96, 240):
         x = torch.randn(1, length)
         torch.testing.assert_close(function(x.to("neuron")).cpu(), x[0] * 2)
-        counts.append(sum(r["count"] for r in events.snapshot() if r["kind"] == "compile" and "model_default" in r["name"]))
+        counts.append(
+            sum(r["count"] for r in events.snapshot() if r["kind"] == "compile" and "model_default" in r["name"])
+        )
     assert counts == [1, 2, 3, 3, 3]
 
 
@@ -123,6 +127,21 @@ def test_inputs_with_an_offset_or_other_strides_are_read_in_place():
         result = function(given)
         assert [n.split("::")[0] for n in events.names("execute")] == ["graph"]
         torch.testing.assert_close(result.cpu(), view(base.cpu()).relu() @ view(base.cpu()).t())
+
+
+def test_a_value_saved_before_its_input_is_overwritten_keeps_its_old_elements():
+    def function(x, state):
+        old = state.view(2, 2)
+        y = (x * old).sum()
+        state.add_(1)
+        return y, old.t()
+
+    host_state, device_state = torch.arange(4.0), torch.arange(4.0).to("neuron")
+    expected = function(torch.ones(2, 2), host_state)
+    actual = compiled(function)(torch.ones(2, 2, device="neuron"), device_state)
+    assert actual[0].item() == expected[0].item()
+    assert torch.equal(device_state.cpu(), host_state)
+    assert torch.equal(actual[1].cpu(), expected[1])
 
 
 def test_outputs_that_share_memory_with_each_other_and_with_inputs():
@@ -222,7 +241,9 @@ def test_inference_mode_and_no_grad():
     x = torch.randn(4, 3)
     for context in (torch.inference_mode, torch.no_grad):
         with context():
-            torch.testing.assert_close(run(x.to("neuron")).cpu(), nn.functional.linear(x, module.weight.cpu(), module.bias.cpu()))
+            torch.testing.assert_close(
+                run(x.to("neuron")).cpu(), nn.functional.linear(x, module.weight.cpu(), module.bias.cpu())
+            )
     assert graphs().get("inference", 0) >= 1
 
 

@@ -68,7 +68,9 @@ def test_a_copy_to_the_device_owns_its_memory():
         lambda t: t[:, :0],
     ],
 )
-@pytest.mark.parametrize("dtypes", [(torch.float32, torch.float32), (torch.float32, torch.int64), (torch.int32, torch.bfloat16)])
+@pytest.mark.parametrize(
+    "dtypes", [(torch.float32, torch.float32), (torch.float32, torch.int64), (torch.int32, torch.bfloat16)]
+)
 def test_copies_both_ways_with_any_layout(layout, dtypes):
     source_dtype, target_dtype = dtypes
     host = torch.arange(20).reshape(4, 5).to(source_dtype)
@@ -291,7 +293,16 @@ def test_a_round_trip_through_a_narrower_type_rounds(compiled):
     values = torch.tensor([1 + 2**-9, 1 + 2**-8, 1 + 2**-7, 1 + 3 * 2**-8, 3.1415927, 0.001, 65504, 1 / 3])
     right = {
         torch.bfloat16: [1.0, 1.0, 1.0078125, 1.015625, 3.140625, 0.00099945068359375, 65536.0, 0.333984375],
-        torch.float16: [1.001953125, 1.00390625, 1.0078125, 1.01171875, 3.140625, 0.0010004043579101562, 65504, 0.333251953125],
+        torch.float16: [
+            1.001953125,
+            1.00390625,
+            1.0078125,
+            1.01171875,
+            3.140625,
+            0.0010004043579101562,
+            65504,
+            0.333251953125,
+        ],
     }
     for narrow, expected in right.items():
 

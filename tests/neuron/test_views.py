@@ -11,7 +11,19 @@ from hypothesis import strategies as st
 from shakedown.neuron import events
 from shakedown.neuron.views import View, pack, read, write
 
-VIEWS = ("transpose", "select", "slice", "expand", "view", "as_strided", "unfold", "squeeze", "unsqueeze", "diagonal", "dtype")
+VIEWS = (
+    "transpose",
+    "select",
+    "slice",
+    "expand",
+    "view",
+    "as_strided",
+    "unfold",
+    "squeeze",
+    "unsqueeze",
+    "diagonal",
+    "dtype",
+)
 WRITES = ("add", "mul", "fill", "copy_self", "copy_host", "zero", "masked_fill", "addcmul", "out")
 
 
@@ -32,7 +44,12 @@ def view_of(t: torch.Tensor, kind: str, a: int, b: int, c: int) -> torch.Tensor:
         extent = (rows - 1) * c + (columns - 1) * (1 + a % 2) + 1
         return t.as_strided((rows, columns), (c, 1 + a % 2), b % (room - extent + 1)) if room >= extent else t
     if kind == "dtype":
-        other = {torch.float32: torch.int32, torch.int32: torch.float32, torch.int64: torch.float64, torch.float64: torch.int64}
+        other = {
+            torch.float32: torch.int32,
+            torch.int32: torch.float32,
+            torch.int64: torch.float64,
+            torch.float64: torch.int64,
+        }
         return t.view(other[t.dtype])
     if kind == "unsqueeze":
         return t.unsqueeze(a % (t.dim() + 1))
@@ -98,7 +115,12 @@ def test_views_and_writes_agree_with_the_cpu(chain):
         h, d = views[-1]
         if kind in VIEWS:
             h, d = view_of(h, kind, a, b, c), view_of(d, kind, a, b, c)
-            assert (h.shape, h.stride(), h.storage_offset(), h.dtype) == (d.shape, d.stride(), d.storage_offset(), d.dtype)
+            assert (h.shape, h.stride(), h.storage_offset(), h.dtype) == (
+                d.shape,
+                d.stride(),
+                d.storage_offset(),
+                d.dtype,
+            )
             views.append((h, d))
         else:
             try:
@@ -151,7 +173,15 @@ def test_read_and_write_are_what_as_strided_sees(layout, dtype):
         assert torch.equal(torch.from_numpy(np.array(packed)), fresh)
 
 
-@pytest.mark.parametrize(("of", "into"), [(torch.float32, torch.uint8), (torch.int64, torch.int16), (torch.uint8, torch.float64), (torch.complex64, torch.float32)])
+@pytest.mark.parametrize(
+    ("of", "into"),
+    [
+        (torch.float32, torch.uint8),
+        (torch.int64, torch.int16),
+        (torch.uint8, torch.float64),
+        (torch.complex64, torch.float32),
+    ],
+)
 def test_reading_a_buffer_as_another_dtype(of, into):
     host = (torch.arange(16) * 5).to(of)
     device = host.to("neuron")

@@ -13,12 +13,12 @@ from __future__ import annotations
 import ctypes
 import itertools
 import threading
-from functools import lru_cache
-from typing import Any
+from functools import cache
+from typing import Any, TypeAlias
 
 import torch
 
-_Size = tuple[int, ...]
+_Size: TypeAlias = tuple[int, ...]
 DEVICE = torch.device("neuron", 0)
 
 
@@ -129,7 +129,7 @@ class Template:
         return made
 
 
-@lru_cache(maxsize=None)
+@cache
 def template(dtype: torch.dtype, size: _Size, stride: _Size) -> Template:
     """The one :class:`Template` of a layout. Kept for the life of the process, as its DLPack structures must be."""
     return Template(dtype, size, stride)

@@ -78,7 +78,9 @@ CACHE_DIR = Setting(
     "directory of the persistent executable cache",
 )
 CACHE = Setting("SHAKEDOWN_CACHE", True, _flag, "keep compiled executables on disk between processes")
-MAX_PLANS = Setting("SHAKEDOWN_MAX_PLANS", 20_000, _count, "operator programs kept in memory; the oldest half is dropped above it")
+MAX_PLANS = Setting(
+    "SHAKEDOWN_MAX_PLANS", 20_000, _count, "operator programs kept in memory; the oldest half is dropped above it"
+)
 STRICT_FALLBACK = Setting(
     "TORCH_NEURONX_FALLBACK_ONLY_FOR_UNIMPLEMENTED_OPS",
     False,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.nn import Parameter
@@ -22,8 +22,8 @@ from .lowering import load as load_lowerings
 from .lowering import registry
 from .plan import FallbackPlan, Operator, Plan, Role, build, qualified_name
 
-OpOverload = torch._ops.OpOverload
-Tensor = torch.Tensor
+OpOverload: TypeAlias = torch._ops.OpOverload
+Tensor: TypeAlias = torch.Tensor
 _TENSOR_TYPES = {Tensor, Parameter}  # exact types; a subclass joins on first sight
 _default_dtype = torch.get_default_dtype
 
@@ -45,7 +45,7 @@ def _input_of(value: Any, add: Callable[[Any], None], give: Callable[[Any], None
     if kind is float or kind is int or kind is bool or kind is complex:
         add(kind)
         give(runtime.number(value))
-    elif isinstance(value, Tensor):
+    elif isinstance(value, torch.Tensor):
         if value.device.type != DEVICE.type:
             if value.dim() or value.device.type != "cpu":
                 raise _HostTensor(value)
@@ -67,7 +67,11 @@ def _input_of(value: Any, add: Callable[[Any], None], give: Callable[[Any], None
 
 
 def _key_of(
-    value: Any, role: Role, specialise: Callable[[Any], bool] | None, add: Callable[[Any], None], give: Callable[[Any], None]
+    value: Any,
+    role: Role,
+    specialise: Callable[[Any], bool] | None,
+    add: Callable[[Any], None],
+    give: Callable[[Any], None],
 ) -> None:
     """Key and inputs of an argument that is not a single tensor."""
     if value is None:
@@ -108,10 +112,10 @@ def _storage_pattern(operator: Operator, args: tuple[Any, ...], kwargs: dict[str
     """Which tensor arguments share a storage: True when none do. Only operators that write need it in their key."""
     storages: list[int] = []
     for value in (*args, *kwargs.values()):
-        if isinstance(value, Tensor):
+        if isinstance(value, torch.Tensor):
             storages.append(id(value.untyped_storage()))
         elif isinstance(value, list):
-            storages.extend(id(v.untyped_storage()) for v in value if isinstance(v, Tensor))
+            storages.extend(id(v.untyped_storage()) for v in value if isinstance(v, torch.Tensor))
     if len(set(storages)) == len(storages):
         return True
     first: dict[int, int] = {}
@@ -226,7 +230,13 @@ def _remember(operator: Operator, key: tuple[Any, ...], plan: Plan | FallbackPla
         _plan_count = sum(len(other.plans) for other in _operators.values())
 
 
-_TAKES_HOST_INDICES = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index"}
+_TAKES_HOST_INDICES = {
+    "aten::index",
+    "aten::index_put",
+    "aten::index_put_",
+    "aten::_index_put_impl_",
+    "aten::_unsafe_index",
+}
 
 
 def _irregular(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], problem: Exception) -> Any:
@@ -245,7 +255,7 @@ def _irregular(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _is_host(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.device.type == "cpu" and value.dim() > 0
+    return isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.dim() > 0
 
 
 def _careful(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -253,7 +263,7 @@ def _careful(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     key: list[Any] = [_default_dtype()]
     inputs: list[Any] = []
     add, give = key.append, inputs.append
-    named = [(None, a, *r) for a, r in zip(args, operator.roles)]
+    named: list[tuple[str | None, Any, Role, Any]] = [(None, a, *r) for a, r in zip(args, operator.roles)]
     named += [(n, a, *operator.kwarg_roles[n]) for n, a in kwargs.items()]
     try:
         for name, value, role, specialise in named:
@@ -337,7 +347,7 @@ def install() -> None:
     load_lowerings()
     _library = torch.library.Library("aten", "IMPL")
     taken = manual.register(_library, _kernels)
-    lowered = [op for op in registry.lowered() if not registry.lowering_of(op).graph_only]
+    lowered = [op for op in registry.lowered() if (found := registry.lowering_of(op)) and not found.graph_only]
     for op in (*lowered, *registry.composites()):
         if op not in taken:
             _register(op)
@@ -360,7 +370,11 @@ def _register(op: OpOverload) -> None:
     assert _library is not None
     _library.impl(op, kernel, "PrivateUse1")
     has = torch._C._dispatch_has_kernel_for_dispatch_key
-    if registry.composite_of(op) is not None and has(op.name(), "CompositeImplicitAutograd") and not has(op.name(), "Autograd"):
+    if (
+        registry.composite_of(op) is not None
+        and has(op.name(), "CompositeImplicitAutograd")
+        and not has(op.name(), "Autograd")
+    ):
         # Without a derivative formula of its own: it runs above autograd, which differentiates what it calls.
         _library.impl(op, kernel, "AutogradPrivateUse1")
 

@@ -71,7 +71,9 @@ def tally(name: str) -> Tally:
         return found
 
 
-def record(kind: Kind, name: str, *, start_ns: int = 0, duration_ns: int = 0, nbytes: int = 0, detail: str = "") -> None:
+def record(
+    kind: Kind, name: str, *, start_ns: int = 0, duration_ns: int = 0, nbytes: int = 0, detail: str = ""
+) -> None:
     """Count one event, and hand it to whoever listens. Execution on the hot path goes through :func:`tally` instead."""
     with _lock:
         found = _counts.setdefault((kind, name, _phase, detail), Count())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -16,7 +16,7 @@ from .buffer import DEVICE, is_device_tensor, storage_nbytes
 from .lowering import registry
 from .transfer import adopt, empty, set_storage, to_device, to_host
 
-OpOverload = torch._ops.OpOverload
+OpOverload: TypeAlias = torch._ops.OpOverload
 _CPU_KEY = torch._C.DispatchKey.CPU
 _kernels: dict[str, Callable[..., Any]] = {}
 
@@ -93,7 +93,7 @@ def _run(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
     return _cached(op, kernel_of, operator_of)(*args, **kwargs)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _cached(op: OpOverload, kernel_of: Any, operator_of: Any) -> Callable[..., Any]:
     return kernel_of(operator_of(op))
 
@@ -109,7 +109,7 @@ def _copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) ->
         raise RuntimeError(f"cannot copy a {src.device} tensor to {DEVICE}: move it to the CPU first")
     if src.is_complex() and not self.is_complex():
         src = src.real
-    if src.dim() == 0 and self.dim() == 0 or tuple(src.shape) == tuple(self.shape):
+    if (src.dim() == 0 and self.dim() == 0) or tuple(src.shape) == tuple(self.shape):
         moved = to_device(src.to(self.dtype))
         if _fills_storage(self) and self.stride() == moved.stride():
             self.untyped_storage().buffer = moved.untyped_storage().buffer
@@ -172,7 +172,11 @@ def _local_scalar_dense(self: torch.Tensor) -> Any:
 
 @_kernel("set_.source_Storage_storage_offset")
 def _set(
-    self: torch.Tensor, source: torch.UntypedStorage, storage_offset: int, size: list[int], stride: list[int] = ()  # type: ignore[assignment]
+    self: torch.Tensor,
+    source: torch.UntypedStorage,
+    storage_offset: int,
+    size: list[int],
+    stride: list[int] = (),  # type: ignore[assignment]
 ) -> torch.Tensor:
     from .buffer import contiguous_stride
 
@@ -197,9 +201,7 @@ def _set_nothing(self: torch.Tensor) -> torch.Tensor:
 
 
 @_kernel("resize_")
-def _resize(
-    self: torch.Tensor, size: list[int], *, memory_format: torch.memory_format | None = None
-) -> torch.Tensor:
+def _resize(self: torch.Tensor, size: list[int], *, memory_format: torch.memory_format | None = None) -> torch.Tensor:
     """Give `self` new sizes, keeping its old elements in storage order; new ones are uninitialised."""
     like = torch.empty(size, dtype=self.dtype, device="meta", memory_format=memory_format or torch.contiguous_format)
     if tuple(like.shape) == tuple(self.shape) and memory_format is None:
@@ -227,5 +229,3 @@ def _equal(self: torch.Tensor, other: torch.Tensor) -> bool:
     if self.shape != other.shape:
         return False
     return bool(torch.eq(self, other).all().item())
-
-

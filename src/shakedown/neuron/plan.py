@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -21,7 +21,7 @@ from .program import Builder, Program, Ref, map_refs
 from .transfer import adopt, is_dense
 from .views import View
 
-OpOverload = torch._ops.OpOverload
+OpOverload: TypeAlias = torch._ops.OpOverload
 
 
 class Role(IntEnum):
@@ -259,7 +259,6 @@ def build(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     outs_only = {a.name for a in operator.op._schema.arguments if a.is_out}
     given = {n: map_refs(v, logical) for n, v in call.template.items() if n not in outs_only}
     fresh = [t for t in _flatten(outs) if not _is_written(t, [metas[i] for i in writes])]
-    in_place = [metas[i] for i in writes]
     if writes and fresh and not (operator.lowering is not None and operator.lowering.op is operator.op):
         raise LoweringError("the functional form does not tell returns from writes")
     # A lowering gives the returns first, then the new values of what it writes; a functional form gives the latter as returns.
@@ -298,7 +297,9 @@ def build(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     program = builder.finish(results)
     single = templates[0] if isinstance(outs, torch.Tensor) and not stores else None
     assemble = _assembler(operator, call, outs, fresh, metas, args, kwargs)
-    return Plan(program, runtime.compile(program, program.name, single=True), _finisher(stores, templates, assemble), single)
+    return Plan(
+        program, runtime.compile(program, program.name, single=True), _finisher(stores, templates, assemble), single
+    )
 
 
 def _metas(call: _Call) -> list[tuple[int, torch.Tensor]]:
@@ -376,22 +377,24 @@ def _call_values(
     return inline_decomposition(builder, operator, call.split({n: call.meta[n] for n in given}), positional, keywords)
 
 
-def _accessor(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], tensor: torch.Tensor) -> Callable[..., Any]:
+def _accessor(
+    operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], tensor: torch.Tensor
+) -> Callable[..., Any]:
     """How to find the argument `tensor` again in another call's (args, kwargs)."""
     for i, value in enumerate(args):
         if value is tensor:
-            return lambda a, k, i=i: a[i]  # type: ignore[misc]
+            return lambda a, k, i=i: a[i]
         if isinstance(value, (list, tuple)):
             for j, item in enumerate(value):
                 if item is tensor:
-                    return lambda a, k, i=i, j=j: a[i][j]  # type: ignore[misc]
+                    return lambda a, k, i=i, j=j: a[i][j]
     for name, value in kwargs.items():
         if value is tensor:
-            return lambda a, k, n=name: k[n]  # type: ignore[misc]
+            return lambda a, k, n=name: k[n]
         if isinstance(value, (list, tuple)):
             for j, item in enumerate(value):
                 if item is tensor:
-                    return lambda a, k, n=name, j=j: k[n][j]  # type: ignore[misc]
+                    return lambda a, k, n=name, j=j: k[n][j]
     raise LoweringError(f"{operator.name}: a written tensor is not among the arguments")
 
 
@@ -410,11 +413,11 @@ def _assembler(
         if isinstance(value, torch.Tensor):
             for n, meta in enumerate(fresh):
                 if meta is value:
-                    return lambda a, k, new, n=n: new[n]  # type: ignore[misc]
+                    return lambda a, k, new, n=n: new[n]
             for index, meta in metas.items():
                 if meta is value:
                     access = _accessor(operator, args, kwargs, call.tensors[index])
-                    return lambda a, k, new, access=access: access(a, k)  # type: ignore[misc]
+                    return lambda a, k, new, access=access: access(a, k)
             raise LoweringError(f"{operator.name}: a returned tensor is neither new nor an argument")
         if isinstance(value, (list, tuple)):
             parts = [item(v) for v in value]

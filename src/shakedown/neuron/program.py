@@ -39,8 +39,9 @@ class Ref:
 class Step:
     """``to = kind(...)``. Fields that a kind does not use are None.
 
-    read: ``view`` of buffer ``args[0]``; write: buffer ``args[0]`` with ``view`` replaced by ``args[1]``; pack: a fresh
-    buffer for ``args[0]`` in the layout of ``view``; call: ``lowering(*args, **kwargs)``; get: item ``view`` of the tuple ``args[0]``.
+    read: ``view`` of buffer ``args[0]``; write: buffer ``args[0]`` with ``view`` replaced by ``args[1]``;
+    pack: a fresh buffer for ``args[0]`` in the layout of ``view``; call: ``lowering(*args, **kwargs)``;
+    get: item ``view`` of the tuple ``args[0]``.
     """
 
     kind: Literal["read", "write", "pack", "call", "get"]
@@ -151,8 +152,12 @@ def _conform(step: Step, result: Any) -> Any:
     for array, want in zip(tensors, step.outputs):
         array = jax.numpy.asarray(array)
         if tuple(array.shape) != want.size:
-            raise LoweringError(f"{step.name}: the lowering gave sizes {list(array.shape)}, the operator {list(want.size)}")
-        rounded.append(array if to_torch(array.dtype) == want.dtype and not array.weak_type else views.cast(array, want.dtype))
+            raise LoweringError(
+                f"{step.name}: the lowering gave sizes {list(array.shape)}, the operator {list(want.size)}"
+            )
+        rounded.append(
+            array if to_torch(array.dtype) == want.dtype and not array.weak_type else views.cast(array, want.dtype)
+        )
     return rounded
 
 

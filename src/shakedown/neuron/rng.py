@@ -61,5 +61,5 @@ def key_from_generator(generator: object) -> np.ndarray:
     """A key drawn from a CPU ``torch.Generator``, which moves on as it would for one 64-bit draw."""
     import torch
 
-    words = torch.randint(0, 1 << 32, (4,), generator=generator, dtype=torch.int64)  # type: ignore[call-overload]
+    words = torch.randint(0, 1 << 32, (4,), generator=generator, dtype=torch.int64)
     return words.numpy().astype(np.uint32)

@@ -15,7 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from . import config, events
 from .dtypes import CARRIER, to_numpy
 from .errors import ShakedownError
 
-Array = jax.Array
+Array: TypeAlias = jax.Array
 
 _SHARED_ZEROS_LIMIT = 1 << 20  # bytes: zero buffers up to this size are made once per length and dtype, and shared
 
@@ -210,6 +210,4 @@ def synchronize(reason: str) -> None:
     jax.effects_barrier()
     # Execution on one device is in order: a computation dispatched now ends after all before it.
     jax.block_until_ready(jax.device_put(np.zeros((), np.int32), _device) + 0)
-    events.record(
-        "synchronize", reason, start_ns=start_ns, duration_ns=time.perf_counter_ns() - start_ns
-    )
+    events.record("synchronize", reason, start_ns=start_ns, duration_ns=time.perf_counter_ns() - start_ns)

@@ -98,7 +98,7 @@ def _close_constructor() -> None:
             return _new_storage(size)
         return original(cls, size).to(device=torch.device(DEVICE_NAME))
 
-    storage.__new__ = new  # type: ignore[method-assign,assignment]
+    storage.__new__ = new
 
 
 def _close_accelerator() -> None:
@@ -154,4 +154,4 @@ def _close_module_apply() -> None:
         finally:
             future.set_swap_module_params_on_conversion(False)
 
-    torch.nn.Module._apply = apply  # type: ignore[method-assign]
+    torch.nn.Module._apply = apply

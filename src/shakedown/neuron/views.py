@@ -7,9 +7,10 @@ whole storage in row-major order costs a reshape, that is nothing.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ import torch
 from .buffer import contiguous_stride, storage_nbytes
 from .dtypes import is_complex, is_float, is_integral, to_numpy, to_torch
 
-Array = jax.Array
+Array: TypeAlias = jax.Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def _grid(view: View) -> _Grid | None:
         (d for d, (n, s) in enumerate(zip(view.size, view.stride)) if n > 1 and s != 0), key=lambda d: -view.stride[d]
     )
     steps = [view.stride[d] for d in order]
-    if any(a % b for a, b in zip(steps, steps[1:])):
+    if any(a % b for a, b in itertools.pairwise(steps)):
         return None
     radices: list[int] = []
     starts: list[int] = []
@@ -97,8 +98,7 @@ def _bits_as(flat: Array, dtype: np.dtype[Any]) -> Array:
     if flat.dtype == np.bool_:
         flat = flat.astype(np.uint8)
     if is_complex(flat.dtype):
-        part = np.float32 if flat.dtype == np.complex64 else np.float64
-        flat = jnp.stack([flat.real.astype(part), flat.imag.astype(part)], axis=-1).reshape(-1)
+        flat = jnp.stack([flat.real, flat.imag], axis=-1).reshape(-1)
     if is_complex(dtype):
         part = np.dtype(np.float32 if dtype == np.complex64 else np.float64)
         pairs = _bits_as(flat, part)

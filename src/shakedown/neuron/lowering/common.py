@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ import torch
 from ..dtypes import HALF, is_complex, is_float, is_integral, is_number, result_type, to_numpy, to_torch
 from ..views import cast
 
-Array = jax.Array
+Array: TypeAlias = jax.Array
 
 __all__ = [
     "HALF",

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from .registry import composite, overload
 
-Tensor = torch.Tensor
+Tensor: TypeAlias = torch.Tensor
 aten = torch.ops.aten
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
-OpOverload = torch._ops.OpOverload
+OpOverload: TypeAlias = torch._ops.OpOverload
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def _decompositions() -> dict[OpOverload, Callable[..., Any]]:
     table: dict[OpOverload, Callable[..., Any]] = {}
     for source in (decomposition_table, core_aten_decompositions()):
         for op, fn in source.items():
-            if isinstance(op, OpOverload) and op not in _lowerings:
+            if isinstance(op, torch._ops.OpOverload) and op not in _lowerings:
                 table[op] = fn
     return table
 

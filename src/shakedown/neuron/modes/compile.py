@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
@@ -17,7 +17,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .. import events, rng, runtime
-from ..buffer import template
+from ..buffer import Template, template
 from ..device import _start
 from ..errors import LoweringError, UnsupportedCompileOption
 from ..graph import GraphLowering
@@ -38,7 +38,11 @@ for _package in ("shakedown.neuron", "jax", "jaxlib"):
 
 
 def neuron(
-    module: torch.fx.GraphModule, example_inputs: Sequence[Any], *, mode: str | None = None, options: dict[str, Any] | None = None
+    module: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
 ) -> Callable[..., Any]:
     """The ``torch.compile`` backend.
 
@@ -101,7 +105,7 @@ def _on_device(value: Any) -> Any:
 
 
 # Makes one output of the graph from the call's inputs and the program's fresh buffers.
-_Output = Callable[[list[Any], list[Any]], Any]
+_Output: TypeAlias = Callable[[list[Any], list[Any]], Any]
 
 
 class _Graph:
@@ -170,47 +174,58 @@ class _Graph:
             assert view is not None
             results.append(builder.write(parameters[number], view, value))
             mutated.append(number)
-        outputs = self._outputs(builder, list(output_node.args[0]), list(returned), results)
+        outputs = self._outputs(builder, list(output_node.args[0]), list(returned), results, mutated)
         return builder.finish(results), mutated, outputs
 
-    def _outputs(self, builder: Builder, nodes: list[Any], refs: list[Any], results: list[Ref]) -> list[_Output]:
-        inputs = {n: i for i, n in enumerate(self.placeholders)}
-        input_storages = {
-            n.meta["val"].untyped_storage()._cdata: i
-            for n, i in inputs.items()
-            if isinstance(n.meta.get("val"), torch.Tensor)
+    def _outputs(
+        self, builder: Builder, nodes: list[Any], refs: list[Any], results: list[Ref], mutated: list[int]
+    ) -> list[_Output]:
+        """How to make each output; appends what has to be computed for them to `results`."""
+        examples = [n.meta.get("val") for n in self.placeholders]
+        # What the graph writes to is rebound after the run, so it cannot stand for the value it had before.
+        kept = {
+            e.untyped_storage()._cdata: i
+            for i, e in enumerate(examples)
+            if isinstance(e, torch.Tensor) and i not in mutated
         }
-        first_result = len(results)
+        first = len(results)
         outputs: list[_Output] = []
         for node, ref in zip(nodes, refs):
-            if not isinstance(node, torch.fx.Node) or not isinstance(node.meta.get("val"), torch.Tensor):
-                constant = ref
-                outputs.append(lambda args, new, c=constant: c)
+            example = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+            if not isinstance(example, torch.Tensor):
+                outputs.append(_constant(ref))
                 continue
-            example = node.meta["val"]
-            source = inputs.get(node, input_storages.get(example.untyped_storage()._cdata))
-            if node in inputs:
-                outputs.append(lambda args, new, i=inputs[node]: args[i])
-            elif source is not None and self._same_offset(source, example):
-                # A view of an input, kept for the backward pass: its storage is the input's, nothing is copied.
-                base = self.placeholders[source].meta["val"].storage_offset()
-                outputs.append(_view_maker(source, View.of(example), base))
+            source = kept.get(example.untyped_storage()._cdata)
+            if source is not None and node is self.placeholders[source]:
+                outputs.append(_argument(source))
+            elif source is not None and example.dtype is examples[source].dtype:
+                # A view of an input, kept for the backward pass: it shares the input's storage, nothing is copied.
+                outputs.append(_view_of_argument(source, View.of(example), examples[source].storage_offset()))
             else:
                 layout = View(example.dtype, tuple(example.shape), tuple(example.stride()))
-                number = len(results) - first_result
+                outputs.append(_fresh(len(results) - first, template(layout.dtype, layout.size, layout.stride)))
                 results.append(builder.pack(ref, layout))
-                new = template(layout.dtype, layout.size, layout.stride)
-                outputs.append(lambda args, fresh, n=number, t=new: t.new(fresh[n]))
         return outputs
 
-    def _same_offset(self, source: int, example: torch.Tensor) -> bool:
-        return not self.placeholders[source].meta["val"].dtype.is_complex and example.dtype is self.placeholders[source].meta["val"].dtype
+
+def _constant(value: Any) -> _Output:
+    return lambda arguments, fresh: value
 
 
-def _view_maker(source: int, view: View, base: int) -> Callable[[list[Any], list[Any]], Any]:
+def _argument(number: int) -> _Output:
+    return lambda arguments, fresh: arguments[number]
+
+
+def _fresh(number: int, layout: Template) -> _Output:
+    return lambda arguments, fresh: layout.new(fresh[number])
+
+
+def _view_of_argument(number: int, view: View, captured_offset: int) -> _Output:
+    """`view` was taken when the argument had `captured_offset`; today's argument may start elsewhere in its storage."""
+
     def make(arguments: list[Any], fresh: list[Any]) -> torch.Tensor:
-        owner = arguments[source]
-        made = view_on(owner.untyped_storage(), owner)
-        return set_storage(made, owner.untyped_storage(), owner.storage_offset() + view.offset - base, view.size, view.stride)
+        owner = arguments[number]
+        storage, offset = owner.untyped_storage(), owner.storage_offset() + view.offset - captured_offset
+        return set_storage(view_on(storage, owner), storage, offset, view.size, view.stride)
 
     return make
