@@ -3,6 +3,7 @@
 Run by ``test_storage.py`` in a process of its own, since what it looks for is a crash of the interpreter.
 """
 
+import contextlib
 import sys
 
 import torch
@@ -76,10 +77,8 @@ def use(made: object) -> None:
         lambda s: s.fill_(1),
         lambda s: s.clone(),
     ):
-        try:
+        with contextlib.suppress(Exception):
             action(made)
-        except Exception:
-            pass
 
 
 def main() -> None:

@@ -11,7 +11,8 @@ from shakedown.neuron import events
 from shakedown.neuron.buffer import template
 from shakedown.neuron.dispatch import operator_of
 from shakedown.neuron.lowering import registry
-from shakedown.neuron.plan import Role, build
+from shakedown.neuron.operators import Role
+from shakedown.neuron.plan import build
 from shakedown.neuron.program import Builder, Program, Ref, Step
 from shakedown.neuron.views import View
 
@@ -135,6 +136,14 @@ def test_lists_whose_members_share_a_storage_are_all_written():
     torch._foreach_add_(parts, 2.0)
     torch._foreach_mul_(parts, [1.0, 2.0, 3.0])
     assert flat.tolist() == [2, 2, 4, 4, 4, 6]
+
+
+def test_lists_with_a_member_twice_are_written_in_order():
+    for device in ("cpu", "neuron"):
+        a, b = torch.ones(2, device=device), torch.full((2,), 3.0, device=device)
+        torch._foreach_add_([a, a], 1.0)
+        torch._foreach_add_([a, b], [b, a])
+        assert (a.tolist(), b.tolist()) == ([6, 6], [9, 9])
 
 
 def test_addresses_are_unique_and_templates_shared():

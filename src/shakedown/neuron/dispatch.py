@@ -20,7 +20,8 @@ from .buffer import DEVICE
 from .errors import LoweringError
 from .lowering import load as load_lowerings
 from .lowering import registry
-from .plan import FallbackPlan, Operator, Plan, Role, build, qualified_name
+from .operators import Operator, Role, qualified_name
+from .plan import FallbackPlan, Plan, build
 
 OpOverload: TypeAlias = torch._ops.OpOverload
 Tensor: TypeAlias = torch.Tensor

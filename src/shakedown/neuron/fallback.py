@@ -10,7 +10,7 @@ import torch
 from . import events, runtime
 from .buffer import is_device_tensor
 from .dtypes import to_torch
-from .plan import Operator
+from .operators import Operator
 from .transfer import adopt, to_device, view_on
 
 _CPU = torch.device("cpu")
