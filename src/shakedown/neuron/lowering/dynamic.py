@@ -10,9 +10,14 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import jax
+import jax.numpy as jnp
 import torch
 
-from .registry import composite, overload
+from ..errors import LoweringError
+from .registry import composite, lower, overload
+from .scan import prefix_sum
+from .sort import search
 
 Tensor: TypeAlias = torch.Tensor
 aten = torch.ops.aten
@@ -54,6 +59,14 @@ def masked_select(self: Tensor, mask: Tensor) -> Tensor:
         raise RuntimeError("masked_select: expected BoolTensor for mask")
     self, mask = torch.broadcast_tensors(self, _on_device(self, mask))
     return torch.index_select(self.reshape(-1), 0, nonzero(mask.reshape(-1)).view(-1))
+
+
+@lower("repeat_interleave.Tensor", graph_only=True)
+def repeat_interleave_to_size(repeats: jax.Array, output_size: int | None = None) -> jax.Array:
+    if output_size is None:
+        raise LoweringError("repeats whose sum only the device knows; give output_size")
+    ends = prefix_sum(repeats.astype(jnp.int64))
+    return search(ends, jnp.arange(output_size, dtype=jnp.int64), right=True)
 
 
 @composite("repeat_interleave.Tensor")
@@ -278,3 +291,23 @@ def _index_put_impl_(
     self: Tensor, indices: list[Tensor | None], values: Tensor, accumulate: bool = False, unsafe: bool = False
 ) -> Tensor:
     return _put("_index_put_impl_", self, indices, values, accumulate, unsafe)
+
+
+# --- into a given tensor ----------------------------------------------------------------------
+
+
+def _into(name: str, fn: Callable[..., Tensor]) -> None:
+    """Register an ``out=`` form, which the schema cannot derive for operators without a lowering."""
+
+    @composite(name)
+    def write(*args: Any, out: Tensor, **kwargs: Any) -> Tensor:
+        made = fn(*args, **kwargs)
+        if made.dtype != out.dtype:
+            raise RuntimeError(f"{name}: Expected out tensor to have dtype {made.dtype} but got {out.dtype} instead")
+        return (out if out.shape == made.shape else out.resize_(made.shape)).copy_(made)
+
+
+_into("nonzero.out", nonzero)
+_into("masked_select.out", masked_select)
+_into("index.Tensor_out", index)
+_into("bincount.out", bincount)
