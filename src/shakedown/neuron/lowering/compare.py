@@ -20,20 +20,25 @@ def _on_common(fn: Callable[[Array, Array], Array]) -> Callable[..., Array]:
     return lowering
 
 
-for _name, _fn in {
+_Table = dict[str, Callable[..., Any]]
+_COMPARISONS: _Table = {
     "eq": jnp.equal,
     "ne": jnp.not_equal,
     "lt": jnp.less,
     "le": jnp.less_equal,
     "gt": jnp.greater,
     "ge": jnp.greater_equal,
-}.items():
+}
+_EXTREMA: _Table = {"maximum": jnp.maximum, "minimum": jnp.minimum, "fmax": jnp.fmax, "fmin": jnp.fmin}
+_BITS: _Table = {"and": jnp.bitwise_and, "or": jnp.bitwise_or, "xor": jnp.bitwise_xor}
+
+for _name, _fn in _COMPARISONS.items():
     lower(f"{_name}.Tensor", f"{_name}.Scalar")(_on_common(_fn))
 
-for _name, _fn in {"maximum": jnp.maximum, "minimum": jnp.minimum, "fmax": jnp.fmax, "fmin": jnp.fmin}.items():
+for _name, _fn in _EXTREMA.items():
     lower(_name)(_on_common(_fn))
 
-for _name, _fn in {"and": jnp.bitwise_and, "or": jnp.bitwise_or, "xor": jnp.bitwise_xor}.items():
+for _name, _fn in _BITS.items():
     lower(f"bitwise_{_name}.Tensor", f"bitwise_{_name}.Scalar", f"bitwise_{_name}.Scalar_Tensor")(_on_common(_fn))
 
 

@@ -71,7 +71,8 @@ def lerp(self: Array, end: Array, weight: Any) -> Array:
     """From the nearer end, so that weight 0 gives `self` and 1 gives `end` exactly (ATen/native/Lerp.h)."""
     _, (a, b) = computation(self, end)
     w = number_as(weight, a.dtype)
-    return jnp.where(jnp.abs(w) < 0.5, a + w * (b - a), b - (b - a) * (1 - w))
+    near_start = jnp.abs(w) < 0.5
+    return jnp.where(near_start, a, b) + jnp.where(near_start, w, w - 1) * (b - a)
 
 
 # --- division ---------------------------------------------------------------------------------------------------------

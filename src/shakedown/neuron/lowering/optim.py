@@ -14,6 +14,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from .common import Array, number_as, opmath
+from .elementwise import lerp
 from .metas import meta
 from .registry import lower
 
@@ -50,45 +51,6 @@ def _unless_overflowed(found_inf: Array | None, new: Sequence[Array], old: Seque
     return [jnp.where(skip, before, after.astype(before.dtype)) for after, before in zip(new, old)]
 
 
-def _lerp(a: Array, b: Array, weight: Array) -> Array:
-    return jnp.where(jnp.abs(weight) < 0.5, a + weight * (b - a), b - (b - a) * (1 - weight))
-
-
-def _adam_step(
-    p: Array,
-    g: Array,
-    m: Array,
-    v: Array,
-    largest: Array | None,
-    step: Array,
-    *,
-    decoupled: bool,
-    hyper: dict[str, Any],
-) -> tuple[Array, ...]:
-    """New (parameter, first moment, second moment, largest second moment if any) of one tensor."""
-    lr, beta1, beta2 = _double(hyper["lr"]), _double(hyper["beta1"]), _double(hyper["beta2"])
-    count = _double(step)
-
-    def of(value: Array) -> Array:
-        return value.astype(p.dtype)
-
-    if not _absent(hyper["weight_decay"]):
-        decay = _double(hyper["weight_decay"])
-        if decoupled:
-            p = p - of(lr * decay) * p
-        else:
-            g = g + p * of(decay)
-    m = _lerp(m, g, of(1 - beta1))
-    v = of(beta2) * v + of(1 - beta2) * g * g
-    size = lr / (1 - beta1**count)
-    correction = of(jnp.sqrt(1 - beta2**count))
-    if largest is not None:
-        largest = jnp.maximum(largest, v)
-    spread = jnp.sqrt(v if largest is None else largest) / correction + of(_double(hyper["eps"]))
-    p = p - of(size) * m / spread
-    return (p, m, v) if largest is None else (p, m, v, largest)
-
-
 def _adam(decoupled: bool) -> Callable[..., Any]:
     def lowering(
         self: Arrays,
@@ -108,22 +70,37 @@ def _adam(decoupled: bool) -> Callable[..., Any]:
         grad_scale: Array | None = None,
         found_inf: Array | None = None,
     ) -> tuple[list[Array], ...]:
-        hyper = {"lr": lr, "beta1": beta1, "beta2": beta2, "weight_decay": weight_decay, "eps": eps}
+        lr, beta1, beta2, eps = _double(lr), _double(beta1), _double(beta2), _double(eps)
+        decay = None if _absent(weight_decay) else _double(weight_decay)
+
+        def updated(p: Array, g: Array, m: Array, v: Array, largest: Array | None, count: Array) -> list[Array]:
+            """New (parameter, first moment, second moment, largest second moment if any) at step `count`."""
+
+            def of(value: Array) -> Array:
+                return value.astype(p.dtype)
+
+            if decay is not None and decoupled:
+                p = p - of(lr * decay) * p
+            elif decay is not None:
+                g = g + p * of(decay)
+            m = lerp(m, g, of(1 - beta1))
+            v = of(beta2) * v + of(1 - beta2) * g * g
+            largest = None if largest is None else jnp.maximum(largest, v)
+            spread = jnp.sqrt(v if largest is None else largest) / of(jnp.sqrt(1 - beta2**count)) + of(eps)
+            p = p - of(lr / (1 - beta1**count)) * m / spread
+            return [p, m, v] if largest is None else [p, m, v, largest]
+
         columns: tuple[list[Array], ...] = ([], [], [], [], [])
         for i, (p, grad, m, v, step) in enumerate(zip(self, grads, exp_avgs, exp_avg_sqs, state_steps)):
-            g = _unscaled(grad, grad_scale)
+            unscaled = _unscaled(grad, grad_scale)
             largest = max_exp_avg_sqs[i] if amsgrad else None
-            state = [p, m, v] if largest is None else [p, m, v, largest]
-            new = _adam_step(
-                *(_wide(x) for x in (p, -g if maximize else g, m, v)),
-                None if largest is None else _wide(largest),
-                step,
-                decoupled=decoupled,
-                hyper=hyper,
-            )
-            kept = grad if grad_scale is None else g  # the kernel stores what it unscaled
-            p, g, m, v, *rest = _unless_overflowed(found_inf, (new[0], kept, *new[1:]), (state[0], grad, *state[1:]))
-            for column, value in zip(columns, (p, g, m, v, *rest)):
+            g = -unscaled if maximize else unscaled
+            largest_wide = None if largest is None else _wide(largest)
+            new = updated(_wide(p), g, _wide(m), _wide(v), largest_wide, _double(step))
+            old = [p, m, v] if largest is None else [p, m, v, largest]
+            new.insert(1, grad if grad_scale is None else unscaled)  # the kernel stores what it unscaled
+            old.insert(1, grad)
+            for column, value in zip(columns, _unless_overflowed(found_inf, new, old)):
                 column.append(value)
         if not amsgrad:
             columns[4].extend(max_exp_avg_sqs)
