@@ -6,8 +6,6 @@ through clipping or reflection, and ``floor`` has none.
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Sequence
 
 import jax
@@ -74,26 +72,34 @@ def _sample(image: Array, grid: Array, mode: int, padding_mode: int, align_corne
     size = image.shape[1:]
     rank = len(size)
     places = [_unnormalised(grid[..., rank - 1 - d], size[d], align_corners) for d in range(rank)]
+
+    def confined(place: Array, d: int) -> Array:
+        return _confined(place, size[d], padding_mode, align_corners)
+
     if mode == _CUBIC:
         bases = [jnp.floor(p) for p in places]
-        weights = [_cubic_weights(p - b) for p, b in zip(places, bases)]
-        total = jnp.zeros((), image.dtype)
-        for offsets in itertools.product(range(4), repeat=rank):
-            at = [_confined(b + (o - 1), n, padding_mode, align_corners) for b, o, n in zip(bases, offsets, size)]
-            factor = math.prod([w[o] for w, o in zip(weights, offsets)][1:], start=weights[0][offsets[0]])
-            total = total + _look_up(image, [jnp.floor(a) for a in at]) * factor
-        return total
-    places = [_confined(p, n, padding_mode, align_corners) for p, n in zip(places, size)]
+        taps = [[jnp.floor(confined(b + o, d)) for o in (-1, 0, 1, 2)] for d, b in enumerate(bases)]
+        return _weighted(image, taps, [_cubic_weights(p - b) for p, b in zip(places, bases)])
+    places = [confined(p, d) for d, p in enumerate(places)]
     if mode == _NEAREST:
         return _look_up(image, [jnp.round(p) for p in places])
     bases = [jnp.floor(p) for p in places]
-    total = jnp.zeros((), image.dtype)
-    for corner in itertools.product((0, 1), repeat=rank):
-        factor = jnp.ones((), image.dtype)
-        for p, b, c in zip(places, bases, corner):
-            factor = factor * (p - b if c else b + 1 - p)
-        total = total + _look_up(image, [b + c for b, c in zip(bases, corner)]) * factor
-    return total
+    return _weighted(image, [[b, b + 1] for b in bases], [[b + 1 - p, p - b] for p, b in zip(places, bases)])
+
+
+def _weighted(image: Array, taps: Sequence[Sequence[Array]], weights: Sequence[Sequence[Array]]) -> Array:
+    """The sum over all combinations of one tap a dimension, as one look-up: unrolled, it would be slow to compile."""
+    rank = len(taps)
+
+    def along(values: Sequence[Array], d: int) -> Array:
+        """Stacked in dimension `d` of `rank` leading ones."""
+        stacked = jnp.stack(values)
+        return stacked.reshape(*(len(values) if e == d else 1 for e in range(rank)), *stacked.shape[1:])
+
+    values = _look_up(image, [along(t, d) for d, t in enumerate(taps)])
+    for d, w in enumerate(weights):
+        values = values * along(w, d)
+    return values.sum(axis=tuple(range(1, rank + 1)))
 
 
 def _samples(input: Array, grid: Array, mode: int, padding_mode: int, align_corners: bool) -> Array:
