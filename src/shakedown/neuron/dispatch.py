@@ -327,7 +327,8 @@ def _kernel_for(op: OpOverload) -> Callable[..., Any]:
     tally = events.tally(qualified_name(op))
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        tally.runs += 1
+        if type(args[0]) in _TENSOR_TYPES or isinstance(args[0], list):  # not while a graph is being traced
+            tally.runs += 1
         return composite(*args, **kwargs)
 
     return kernel

@@ -65,6 +65,7 @@ def close() -> None:
     _close_constructor()
     _close_accelerator()
     _close_module_apply()
+    _close_printing()
 
 
 def _close_storages() -> None:
@@ -155,3 +156,15 @@ def _close_module_apply() -> None:
             future.set_swap_module_params_on_conversion(False)
 
     torch.nn.Module._apply = apply
+
+
+def _close_printing() -> None:
+    """Printing picks its number format with a dozen small operators; on the host they need no compilation."""
+    original = torch._tensor_str._tensor_str
+    _originals["_tensor_str"] = original
+
+    @functools.wraps(original)
+    def tensor_str(self: torch.Tensor, indent: int) -> str:
+        return original(self.detach().cpu() if _is_ours(self.device) else self, indent)
+
+    torch._tensor_str._tensor_str = tensor_str
