@@ -162,7 +162,8 @@ class _Call:
 
     def accessor(self, tensor: torch.Tensor) -> _Access:
         """How to find the argument `tensor` again in another call's (args, kwargs)."""
-        for place, value in (*enumerate(self.args), *self.kwargs.items()):
+        places: list[tuple[int | str, Any]] = [*enumerate(self.args), *self.kwargs.items()]
+        for place, value in places:
             if value is tensor:
                 return _access(place, None)
             if isinstance(value, (list, tuple)):

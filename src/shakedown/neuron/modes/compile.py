@@ -83,25 +83,15 @@ class _Compiler:
         self.name = name
 
     def __call__(self, module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        try:
-            run: Callable[[list[Any]], Any] = _Graph(self.name, module)
-        except LoweringError as error:
-            warnings.warn(
-                f'backend "neuron" runs graph {self.name} operator by operator, because it cannot be one program: {error.reason}',
-                stacklevel=2,
-            )
+        graph = _Graph(self.name, module)
 
-            def run(inputs: list[Any]) -> Any:
-                arguments = [_on_device(i) for i in inputs]
-                inputs.clear()
-                return module(*arguments)
+        def run(inputs: list[Any]) -> list[Any]:
+            arguments = list(inputs)
+            inputs.clear()  # the caller gave its references away, so that memory can be freed on the way
+            return graph(arguments)
 
         run._boxed_call = True  # type: ignore[attr-defined]
         return run
-
-
-def _on_device(value: Any) -> Any:
-    return to_device(value) if isinstance(value, torch.Tensor) and value.device.type == "cpu" else value
 
 
 # Makes one output of the graph from the call's inputs and the program's fresh buffers.
@@ -122,13 +112,22 @@ class _Graph:
             for n in module.graph.nodes
         )
         self.programs: dict[Any, tuple[Callable[..., Any], list[int], list[_Output]]] = {}
+        self.by_operator = False
         # Lower once for the captured layouts, so that an operator without a lowering is known at compile time.
         views = [View.of(v) if isinstance(v := n.meta.get("val"), torch.Tensor) else None for n in self.placeholders]
-        self._lower(views)
+        try:
+            self._lower(views)
+        except LoweringError as error:
+            self._give_up(error.reason)
 
-    def __call__(self, inputs: list[Any]) -> list[Any]:
-        arguments = list(inputs)
-        inputs.clear()
+    def _give_up(self, reason: str) -> None:
+        warnings.warn(
+            f'backend "neuron" runs graph {self.name} operator by operator, because it cannot be one program: {reason}',
+            stacklevel=2,
+        )
+        self.by_operator = True
+
+    def __call__(self, arguments: list[Any]) -> list[Any]:
         key: list[Any] = []
         buffers: list[Any] = []
         for i, value in enumerate(arguments):
@@ -140,6 +139,8 @@ class _Graph:
                 buffers.append(value.untyped_storage().buffer)
             else:
                 buffers.append(runtime.number(value))
+        if self.by_operator:
+            return self.module(*arguments)
         if self.random:
             buffers.append(rng.next_key())
         found = self.programs.get(tuple(key))
@@ -147,10 +148,16 @@ class _Graph:
             with _disable_current_modes():
                 views = [View.of(a) if isinstance(a, torch.Tensor) else None for a in arguments]
                 program, mutated, outputs = self._lower(views)
-                found = runtime.compile(program, program.name, single=False), mutated, outputs
-            self.programs[tuple(key)] = found
-        run, mutated, outputs = found
-        results = run(*buffers)
+                run = runtime.compile(program, program.name, single=False)
+                try:
+                    results = run(*buffers)
+                except LoweringError as error:
+                    self._give_up(error.reason)
+                    return self.module(*arguments)
+            self.programs[tuple(key)] = run, mutated, outputs
+        else:
+            run, mutated, outputs = found
+            results = run(*buffers)
         if type(results) is not list:
             results = [results]
         self.tally.runs += 1
