@@ -1,9 +1,8 @@
 """Fused scaled dot-product attention and its gradient.
 
-The forward pass keeps, beside its output, each row's logarithm of the sum of exponentials; the gradient recomputes the
-probabilities from it (Dao, Fu, Ermon, Rudra and Ré 2022, arXiv:2205.14135, section 3.1 and appendix B)::
+The gradient recomputes the probabilities (Dao, Fu, Ermon, Rudra and Ré 2022, arXiv:2205.14135, appendix B)::
 
-    P = exp(scale * Q K' + bias - lse)      dV = (P m)' dO          with m the dropout mask over (1 - p)
+    P = softmax(scale * Q K' + bias)        dV = (P m)' dO          with m the dropout mask over (1 - p)
     dS = P * (m * dO V' - rowsum(dO * O))   dQ = scale * dS K       dK = scale * dS' Q       dbias = dS
 
 Queries of a group that share a key and value head are rows of one product, so grouped heads need no copies.
@@ -83,12 +82,16 @@ def _drops(dropout_p: Any) -> bool:
     return not (isinstance(dropout_p, (int, float)) and dropout_p == 0)
 
 
-def _exponentials(scores: Array) -> tuple[Array, Array, Array]:
-    """exp(scores - max), its sums and their logarithms without the shift; zeros, 0 and -inf in a row of -inf."""
-    top = scores.max(axis=-1, keepdims=True, initial=-jnp.inf)
-    weights = jnp.exp(scores - jnp.where(top == -jnp.inf, 0, top))
-    total = weights.sum(axis=-1, keepdims=True)
-    return weights, total, jnp.where(total == 0, -jnp.inf, jnp.log(total) + top)
+def _probabilities(scores: Array) -> Array:
+    """Softmax over the last dimension, with zeros for a row of -inf.
+
+    Both cases follow from two bounds, and nothing but the probabilities leaves this function: XLA:CPU runs products and
+    softmax together as one library call, which a selection or a second result breaks up at three times the cost.
+    """
+    limits = jnp.finfo(scores.dtype)
+    top = jnp.maximum(scores.max(axis=-1, keepdims=True, initial=-jnp.inf), limits.min)
+    weights = jnp.exp(scores - top)
+    return weights / jnp.maximum(weights.sum(axis=-1, keepdims=True), limits.tiny)
 
 
 @lower("_scaled_dot_product_fused_attention_overrideable", static=_NO_DROPOUT, random=True)
@@ -104,15 +107,18 @@ def attention(
     scale: Any = None,
     key: Array,
 ) -> tuple[Array, ...]:
-    """(output, logsumexp, philox_seed, philox_offset). A row without any key to attend to gives zeros."""
+    """(output, logsumexp, philox_seed, philox_offset). A row without any key to attend to gives zeros.
+
+    logsumexp is left at zero: its one reader, the gradient below, does not need it.
+    """
     at = _Scores(query, keys, value, attn_bias, is_causal, scale)
-    weights, total, lse = _exponentials(at.scores)
+    weights = _probabilities(at.scores)
     if _drops(dropout_p):
         keep, growth = keep_scale(key, weights.shape, dropout_p)
         weights = weights * jnp.where(keep, growth, 0).astype(at.wide)
-    # Unnormalised weights are at most 1, so that rounding them to a half type for the product is harmless.
-    out = contract(weights.astype(at.v.dtype), at.v, ((3,), (2,)), _BATCH) / jnp.where(total == 0, 1, total)
-    return out.reshape(*query.shape[:-1], value.shape[-1]), lse.reshape(at.full[:3]), *_keys_of(key)
+    out = contract(weights.astype(at.v.dtype), at.v, ((3,), (2,)), _BATCH)
+    empty = jnp.zeros(at.full[:3], jnp.float32)
+    return out.reshape(*query.shape[:-1], value.shape[-1]), empty, *_keys_of(key)
 
 
 @lower("_scaled_dot_product_fused_attention_overrideable_backward", static=_NO_DROPOUT)
@@ -138,11 +144,7 @@ def attention_backward(
 ) -> tuple[Array, ...]:
     at = _Scores(query, key, value, attn_bias, is_causal, scale)
     narrow = query.dtype
-    if at.wide == np.float64:  # PyTorch keeps a float32 logsumexp, which would cost half the digits
-        lse = _exponentials(at.scores)[2]
-    else:
-        lse = at.grouped(logsumexp[..., None])
-    weights = jnp.where(lse == -jnp.inf, 0, jnp.exp(at.scores - lse))
+    weights = _probabilities(at.scores)
     grad, y = (_rows(_four(x), at.heads) for x in (grad_out, out))
     grad_weights = contract(grad, at.v, ((3,), (3,)), _BATCH)
     kept = weights
