@@ -129,7 +129,7 @@ def test_dropout_is_unbiased_and_reproducible():
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_multihead_attention(training):
+def test_multihead_attention(training, request):
     torch.manual_seed(0)
     layer = torch.nn.MultiheadAttention(16, 4, batch_first=True)
     x = torch.randn(2, 6, 16)
@@ -137,9 +137,14 @@ def test_multihead_attention(training):
     there.load_state_dict(layer.state_dict())
     there = there.to("neuron")
     layer.train(training), there.train(training)
+    torch.set_grad_enabled(training)
+    request.addfinalizer(lambda: torch.set_grad_enabled(True))  # without gradients, evaluation takes the fused operator
     for weights in (False, True):
         want = layer(x, x, x, need_weights=weights)
-        got = there(x.to("neuron"), x.to("neuron"), x.to("neuron"), need_weights=weights)
+        y = x.to("neuron")
+        events.clear()
+        got = there(y, y, y, need_weights=weights)
+        assert not torch.neuron.get_fallback_ops()
         torch.testing.assert_close(got[0].detach().cpu(), want[0].detach(), rtol=1e-4, atol=1e-5)
         if weights:
             torch.testing.assert_close(got[1].detach().cpu(), want[1].detach(), rtol=1e-4, atol=1e-5)
@@ -155,7 +160,9 @@ def test_encoder_layer_in_evaluation(norm_first):
     with torch.no_grad():
         want = layer(x), layer(x, src_key_padding_mask=padding)
         there = layer.to("neuron")
+        events.clear()
         got = there(x.to("neuron")), there(x.to("neuron"), src_key_padding_mask=padding.to("neuron"))
+        assert not torch.neuron.get_fallback_ops()
     torch.testing.assert_close(got[0].cpu(), want[0], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(got[1].cpu()[0], want[1][0], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(got[1].cpu()[1, :4], want[1][1, :4], rtol=1e-4, atol=1e-5)
