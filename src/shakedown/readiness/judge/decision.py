@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import evidence as ev
 from ..requirements import Requirements
-from .numerics import Vector
+from .numerics import Vector, norm
 from .results import FAILED, BetweenModes, Cell, CellResult, Judgement, Statement
 from .verdict import Found, judge_cell
 
@@ -103,8 +103,8 @@ def _between_modes(found: Found, cells: list[Cell]) -> list[BetweenModes]:
                     continue
                 a, b = left[key].astype(np.float64), right[key].astype(np.float64)
                 equal &= bool(np.array_equal(a, b, equal_nan=True))
-                size = float(np.linalg.norm(a.ravel()))
-                gap = float(np.linalg.norm((a - b).ravel())) / size if size else 0.0
+                size = norm(a)
+                gap = norm(a - b) / size if size else 0.0
                 if gap > worst:
                     worst, name = gap, key
             result.append(

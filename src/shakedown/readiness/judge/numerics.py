@@ -84,8 +84,13 @@ def _rows(values: np.ndarray, role: str) -> np.ndarray:
     return values.reshape(-1, values.shape[-1]) if role == "output" else values.reshape(values.shape[0], -1)
 
 
-def _norm(values: np.ndarray) -> float:
-    return float(np.linalg.norm(values.ravel()))
+def norm(values: np.ndarray) -> float:
+    """L2 norm. Not through BLAS, whose threads cost more than they save here and change the order of the sum."""
+    return math.sqrt(float(np.square(values).sum()))
+
+
+def _row_norms(rows: np.ndarray) -> np.ndarray:
+    return np.sqrt(np.square(rows).sum(axis=1))
 
 
 def allowed(subject: Subject, demand: Numerics) -> Allowed:
@@ -103,21 +108,21 @@ def allowed(subject: Subject, demand: Numerics) -> Allowed:
         update = subject.truth - subject.start
         relative = demand.rounding_factor * u
         grown = math.sqrt(demand.update_operations)
-        scale = _norm(subject.truth) + grown * _norm(update)
-        row_scale = np.linalg.norm(truth_rows, axis=1) + grown * np.linalg.norm(_rows(update, subject.role), axis=1)
+        scale = norm(subject.truth) + grown * norm(update)
+        row_scale = _row_norms(truth_rows) + grown * _row_norms(_rows(update, subject.role))
     else:
         in_sums = formats.roundoff(_ACCUMULATE) if u > formats.roundoff(_ACCUMULATE) else u
         relative = demand.rounding_factor * max(math.sqrt(subject.reduction) * in_sums, u)
         floor = demand.floor_share * subject.peers_rms * math.sqrt(max(subject.truth.size, 1))
-        scale = max(_norm(subject.truth), floor)
-        row_scale = np.linalg.norm(truth_rows, axis=1)
+        scale = max(norm(subject.truth), floor)
+        row_scale = _row_norms(truth_rows)
     whole = relative * scale
     if own is not None:
-        whole = max(whole, demand.reference_factor * _norm(own))
+        whole = max(whole, demand.reference_factor * norm(own))
     row_scale = np.maximum(row_scale, demand.floor_share * scale / math.sqrt(max(len(truth_rows), 1)))
     rows = demand.row_factor * whole / max(scale, _TINY) * row_scale
     if own is not None:
-        rows = np.maximum(rows, demand.reference_factor * float(np.linalg.norm(own, axis=1).max(initial=0.0)))
+        rows = np.maximum(rows, demand.reference_factor * float(_row_norms(own).max(initial=0.0)))
     return Allowed(whole, rows, scale)
 
 
@@ -135,17 +140,17 @@ def measure(subject: Subject, demand: Numerics) -> Vector:
     target = formats.rounded(truth, subject.dtype) if subject.start is not None else truth
     error = device - target
     limit = allowed(subject, demand)
-    row_error = np.linalg.norm(_rows(error, subject.role), axis=1)
+    row_error = _row_norms(_rows(error, subject.role))
     row_margins = np.minimum(row_error / np.maximum(limit.rows, _TINY), _HUGE)
     worst = int(row_margins.argmax()) if row_margins.size else 0
     several = row_margins.size > 1
-    row_truth = np.linalg.norm(_rows(truth, subject.role), axis=1)
+    row_truth = _row_norms(_rows(truth, subject.role))
     spaced = np.abs(error) / formats.spacing(truth, subject.dtype)
     criterion = demand.criteria.get(subject.dtype)
     outside = None
     if criterion is not None and error.size:
         outside = float((np.abs(device - truth) > criterion.absolute + criterion.relative * np.abs(truth)).mean())
-    own = None if subject.reference_error is None else _norm(subject.reference_error)
+    own = None if subject.reference_error is None else norm(subject.reference_error)
     at = np.unravel_index(int(np.abs(error).argmax()), error.shape) if error.size else ()
     deviation = float(error.std()) / math.sqrt(max(error.size, 1))
     mean = float(error.mean()) if error.size else 0.0
@@ -155,10 +160,10 @@ def measure(subject: Subject, demand: Numerics) -> Vector:
         role=subject.role,
         dtype=subject.dtype,
         shape=tuple(truth.shape),
-        relative_l2=_norm(error) / limit.scale if limit.scale else _norm(error),
+        relative_l2=norm(error) / limit.scale if limit.scale else norm(error),
         allowed_relative_l2=limit.whole / limit.scale if limit.scale else 0.0,
-        margin=_ratio(_norm(error), limit.whole),
-        ratio_to_cpu=None if not own else _norm(error) / own,
+        margin=_ratio(norm(error), limit.whole),
+        ratio_to_cpu=None if not own else norm(error) / own,
         ulp_mean=float(spaced.mean()) if error.size else None,
         ulp_share_above=float((spaced > demand.ulp_threshold).mean()) if error.size else None,
         worst_row=worst if several else None,
@@ -252,9 +257,9 @@ def gates(v: Vector, subject: Subject, error: np.ndarray, limit: Allowed, demand
             found.append(
                 f"errors are one-sided: mean {v.mean_error:.2e}, {v.bias_sigmas:.0f} standard errors from zero"
             )
-        off_scale = abs(v.scale_minus_one or 0.0) * _norm(subject.truth)
-        aligned = off_scale * math.sqrt(error.size) / max(_norm(error), _TINY)  # in standard errors, as for the mean
-        least = max(material, demand.rounding_factor * formats.roundoff(v.dtype) * _norm(subject.truth))
+        off_scale = abs(v.scale_minus_one or 0.0) * norm(subject.truth)
+        aligned = off_scale * math.sqrt(error.size) / max(norm(error), _TINY)  # in standard errors, as for the mean
+        least = max(material, demand.rounding_factor * formats.roundoff(v.dtype) * norm(subject.truth))
         if off_scale > least and aligned > demand.bias_sigmas:
             found.append(_scaled(v))
     if (
@@ -272,7 +277,7 @@ def _update_slack(subject: Subject, demand: Numerics) -> float:
     u = formats.roundoff(subject.dtype)
     expected = formats.rounded(subject.truth, subject.dtype) - subject.start
     moved = expected != 0
-    weight, step = _norm(np.where(moved, subject.truth, 0.0)), _norm(expected)
+    weight, step = norm(np.where(moved, subject.truth, 0.0)), norm(expected)
     stored = u * weight / step * demand.rounding_factor / math.sqrt(max(int(moved.sum()), 1))
     return demand.rounding_factor * (u * math.sqrt(demand.update_operations) + stored)
 

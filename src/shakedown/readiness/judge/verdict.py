@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,9 @@ class Found:
     truths: dict[str, Truth]
     self_tests: dict[str, SelfTest]
     damaged: dict[tuple[str, str], str]
+    # Worked out once: the CPU's own errors, and the judgement of tensors that several processes share bit by bit.
+    own_errors: dict[tuple[str, str], Arrays] = field(default_factory=dict)
+    judged: dict[tuple[str, str], list[numerics.Vector]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, root: Path, cells: list[Cell]) -> Found:
@@ -68,6 +71,12 @@ def expand(names: list[str]) -> list[str]:
 
 def reference_errors(found: Found, dtype: str, case: str) -> Arrays:
     """The CPU's own error in each tensor, at this precision: what the network itself does to rounding errors."""
+    if (dtype, case) not in found.own_errors:
+        found.own_errors[dtype, case] = _reference_errors(found, dtype, case)
+    return found.own_errors[dtype, case]
+
+
+def _reference_errors(found: Found, dtype: str, case: str) -> Arrays:
     reference = found.cases.get((f"reference-{dtype}", case))
     if reference is None or reference.tensors_sha256 not in found.truths:
         return {}
@@ -171,7 +180,10 @@ def judge_case(
     shapes_agree = not any("shape" in fault for fault in faults)
     if shapes_agree:
         own = reference_errors(found, cell.dtype, case)
-        judged = vectors(found, subject, own, requirements)
+        key = subject.tensors_sha256, case
+        if key not in found.judged:
+            found.judged[key] = vectors(found, subject, own, requirements)
+        judged = found.judged[key]
     failed = sorted((v for v in judged if v.findings), key=_nearest_to_the_cause)
     findings = faults + [f"{v.name}: {text}" for v in failed for text in v.findings]
     result = CaseResult(
