@@ -109,14 +109,14 @@ def _native_batch_norm_legit_no_training(
     momentum: Any,
     eps: Any,
 ) -> tuple[Array, ...]:
-    return _forward(input, weight, bias, running_mean, running_var, False, momentum, eps)[:3]  # type: ignore[return-value]
+    return _forward(input, weight, bias, running_mean, running_var, False, momentum, eps)[:3]
 
 
 @lower("_native_batch_norm_legit.no_stats")
 def _native_batch_norm_legit_no_stats(
     input: Array, weight: Array | None, bias: Array | None, training: bool, momentum: Any, eps: Any
 ) -> tuple[Array, ...]:
-    return _forward(input, weight, bias, None, None, training, momentum, eps)[:3]  # type: ignore[return-value]
+    return _forward(input, weight, bias, None, None, training, momentum, eps)[:3]
 
 
 def _reserve() -> Array:

@@ -18,8 +18,7 @@ from jax import lax
 from ..errors import LoweringError
 from .common import Array, opmath
 from .registry import lower
-
-_UNROLLED = 64  # kernels with up to this many taps may be written as a sum over them
+from .windows import UNROLLED, per_dim
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,8 @@ class _Geometry:
         extra: Sequence[int],
         groups: int,
     ) -> _Geometry:
-        each = (tuple(v) * rank if len(v) == 1 else tuple(v) for v in (stride, padding, dilation, extra))
-        return _Geometry(*each, groups)
+        steps, pads, gaps, ends = (per_dim(v, rank) for v in (stride, padding, dilation, extra))
+        return _Geometry(steps, pads, gaps, ends, groups)
 
 
 def _numbers(rank: int) -> tuple[str, str, str]:
@@ -76,7 +75,7 @@ def _correlate(
 ) -> Array:
     """``lax.conv_general_dilated`` with (Cout, C / groups, *kernel) weights; `spread` dilates the input."""
     rank, kernel = x.ndim - 2, w.shape[2:]
-    if groups > 1 and w.shape[1] == 1 and math.prod(kernel) <= _UNROLLED:
+    if groups > 1 and w.shape[1] == 1 and math.prod(kernel) <= UNROLLED:
         # One input channel a group: XLA:CPU has no good kernel, and a sum of shifted products is one loop.
         ready = _padded(x, padding, spread)
         out = [(n - d * (k - 1) - 1) // s + 1 for n, d, k, s in zip(ready.shape[2:], dilation, kernel, stride)]
@@ -127,7 +126,7 @@ def _weight_gradient(x: Array, grad: Array, kernel: Sequence[int], at: _Geometry
     ]
     padding = list(zip(at.padding, high))
     taps = math.prod(kernel)
-    if taps == 1 or (groups > 1 and taps <= _UNROLLED):
+    if taps == 1 or (groups > 1 and taps <= UNROLLED):
         # A product for each tap, contracted over batch and space; XLA:CPU is slow at the grouped correlation.
         ready = _padded(x, padding, (1,) * rank)
         outer = grad.reshape(grad.shape[0], groups, -1, math.prod(out))

@@ -17,8 +17,8 @@ from .common import Array, opmath
 from .registry import lower
 
 
-def wide(x: Array | None, dtype: Any = None) -> Array | None:
-    """`x` in its opmath type, or that of `dtype`."""
+def wide(x: Any, dtype: Any = None) -> Any:
+    """`x` in its opmath type, or that of `dtype`; None stays None."""
     return None if x is None else x.astype(opmath(x.dtype if dtype is None else dtype))
 
 

@@ -11,10 +11,8 @@ from torch.nn import functional
 
 from .registry import composite
 
-Tensor = torch.Tensor
 
-
-def _hidden(mask: Tensor | None, mask_type: int | None) -> Tensor | None:
+def _hidden(mask: torch.Tensor | None, mask_type: int | None) -> torch.Tensor | None:
     """`mask` (true: forbidden) as something that broadcasts to (B, H, L, L). Type 0 is (L, L), type 1 is (B, L)."""
     if mask is None:
         return None
@@ -24,21 +22,21 @@ def _hidden(mask: Tensor | None, mask_type: int | None) -> Tensor | None:
 
 @composite("_native_multi_head_attention")
 def native_multi_head_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
     embed_dim: int,
     num_head: int,
-    qkv_weight: Tensor,
-    qkv_bias: Tensor,
-    proj_weight: Tensor,
-    proj_bias: Tensor,
-    mask: Tensor | None = None,
+    qkv_weight: torch.Tensor,
+    qkv_bias: torch.Tensor,
+    proj_weight: torch.Tensor,
+    proj_bias: torch.Tensor,
+    mask: torch.Tensor | None = None,
     need_weights: bool = True,
     average_attn_weights: bool = True,
     mask_type: int | None = None,
-) -> tuple[Tensor, Tensor]:
-    def heads(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+) -> tuple[torch.Tensor, torch.Tensor]:
+    def heads(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         return functional.linear(x, weight, bias).unflatten(-1, (num_head, -1)).transpose(1, 2)
 
     q, k, v = (
@@ -58,40 +56,40 @@ def native_multi_head_attention(
 
 @composite("_transformer_encoder_layer_fwd")
 def transformer_encoder_layer(
-    src: Tensor,
+    src: torch.Tensor,
     embed_dim: int,
     num_heads: int,
-    qkv_weight: Tensor,
-    qkv_bias: Tensor,
-    proj_weight: Tensor,
-    proj_bias: Tensor,
+    qkv_weight: torch.Tensor,
+    qkv_bias: torch.Tensor,
+    proj_weight: torch.Tensor,
+    proj_bias: torch.Tensor,
     use_gelu: bool,
     norm_first: bool,
     eps: float,
-    norm_weight_1: Tensor,
-    norm_bias_1: Tensor,
-    norm_weight_2: Tensor,
-    norm_bias_2: Tensor,
-    ffn_weight_1: Tensor,
-    ffn_bias_1: Tensor,
-    ffn_weight_2: Tensor,
-    ffn_bias_2: Tensor,
-    mask: Tensor | None = None,
+    norm_weight_1: torch.Tensor,
+    norm_bias_1: torch.Tensor,
+    norm_weight_2: torch.Tensor,
+    norm_bias_2: torch.Tensor,
+    ffn_weight_1: torch.Tensor,
+    ffn_bias_1: torch.Tensor,
+    ffn_weight_2: torch.Tensor,
+    ffn_bias_2: torch.Tensor,
+    mask: torch.Tensor | None = None,
     mask_type: int | None = None,
-) -> Tensor:
-    def attended(x: Tensor) -> Tensor:
+) -> torch.Tensor:
+    def attended(x: torch.Tensor) -> torch.Tensor:
         return native_multi_head_attention(
             x, x, x, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias, mask, False, True, mask_type
         )[0]
 
-    def transformed(x: Tensor) -> Tensor:
+    def transformed(x: torch.Tensor) -> torch.Tensor:
         inner = functional.linear(x, ffn_weight_1, ffn_bias_1)
         return functional.linear(functional.gelu(inner) if use_gelu else inner.relu(), ffn_weight_2, ffn_bias_2)
 
-    def first(x: Tensor) -> Tensor:
+    def first(x: torch.Tensor) -> torch.Tensor:
         return functional.layer_norm(x, (embed_dim,), norm_weight_1, norm_bias_1, eps)
 
-    def second(x: Tensor) -> Tensor:
+    def second(x: torch.Tensor) -> torch.Tensor:
         return functional.layer_norm(x, (embed_dim,), norm_weight_2, norm_bias_2, eps)
 
     if norm_first:
