@@ -311,3 +311,77 @@ def test_a_round_trip_through_a_narrower_type_rounds(compiled):
 
         run = torch.compile(there_and_back, backend="neuron", dynamic=False) if compiled else there_and_back
         assert run(values.to("neuron")).tolist() == expected
+
+
+LAZY = [
+    lambda t: t.conj().clone(),
+    lambda t: t.conj().cpu(),
+    lambda t: t.conj() * t,
+    lambda t: t.conj().imag.clone(),
+    lambda t: t.conj().imag + 1,
+    lambda t: t.conj().imag.conj().cpu(),
+    lambda t: torch.zeros_like(t).copy_(t.conj()),
+    lambda t: torch.zeros(4, 4, dtype=t.dtype).copy_(t.conj()),
+    lambda t: t.mH @ t,
+    lambda t: torch.mm(t.conj(), t.conj().t()),
+    lambda t: torch.addmm(t.conj(), t, t.mH),
+    lambda t: t.clone().conj().addmm_(t, t).clone(),
+    lambda t: (lambda c: c.conj().copy_(t))(t.clone()).clone(),
+    lambda t: (lambda c: (c.conj().imag.copy_(t.real), c)[1])(t.clone()),
+    lambda t: (lambda c: (c.conj().mul_(2 + 1j), c)[1])(t.clone()),
+    lambda t: torch.dot(t[0].conj(), t[1]),
+    lambda t: torch.vdot(t[0], t[1].conj()),
+    lambda t: t.conj().sum().item() * torch.ones(1, device=t.device),
+    lambda t: t.conj().to(torch.complex128),
+    lambda t: torch.mm(t.conj(), t, out=torch.empty(0, dtype=t.dtype, device=t.device)),
+]
+
+
+@pytest.mark.parametrize("case", LAZY, ids=range(len(LAZY)))
+def test_lazy_conjugates_and_negatives(case):
+    torch.manual_seed(0)
+    host = torch.randn(4, 4, dtype=torch.complex64)
+    expected, actual = case(host), case(host.to("neuron"))
+    torch.testing.assert_close(actual.cpu(), expected.resolve_conj().resolve_neg(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta", "neuron"])
+def test_likeness_of_a_tensor_on_another_device(device):
+    x = torch.ones(2, 3, device="neuron").t()
+    made = [
+        torch.zeros_like(x, device=device),
+        torch.full_like(x, 2.0, device=device),
+        torch.rand_like(x, device=device),
+        torch.empty_like(x, device=device),
+        x.new_ones(3, 2, device=device),
+        x.new_full((3, 2), 1.0, device=device),
+    ]
+    assert {(m.device.type, m.shape) for m in made} == {(device, x.shape)}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64], ids=str)
+def test_division_by_one_number_rounds_once(dtype):
+    """A product with the reciprocal would not: 7k / 7 has to be k."""
+    for divisor in (3, 7, 10, 49):
+        k = torch.arange(1, 500, dtype=dtype)
+        x = k * divisor
+        for form in (
+            lambda t, d=divisor: t / d,
+            lambda t, d=divisor: t / torch.tensor(d, device=t.device, dtype=t.dtype),
+        ):
+            assert torch.equal(form(x.to("neuron")).cpu(), form(x))
+        assert torch.equal(torch.floor_divide(x.to("neuron"), divisor).cpu(), torch.floor_divide(x, divisor))
+        assert (
+            torch.compile(lambda t, d=divisor: t / d, backend="neuron", dynamic=False)(x.to("neuron"))
+            .cpu()
+            .equal(x / divisor)
+        )
+
+
+def test_a_fallback_may_resize_its_output():
+    out = torch.ones(2, 2, device="neuron")
+    values = torch.randn(3, 3)
+    symmetric = values + values.t()
+    with pytest.warns(UserWarning, match="resized"):
+        torch.linalg.eigvalsh(symmetric.to("neuron"), out=out)
+    torch.testing.assert_close(out.cpu(), torch.linalg.eigvalsh(symmetric), rtol=1e-4, atol=1e-4)

@@ -6,6 +6,7 @@ dictionary look-up, one call of a compiled program, one C call per output.
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import torch
 from torch.nn import Parameter
 from torch.utils._python_dispatch import _disable_current_modes
 
-from . import config, events, fallback, rng, runtime, transfer
+from . import config, events, fallback, lazy, rng, runtime, transfer
 from .buffer import DEVICE
 from .errors import LoweringError
 from .lowering import load as load_lowerings
@@ -104,6 +105,8 @@ def _key_of(
     elif role is Role.GENERATOR:
         add("generator")
     elif type(value) is list:
+        if role is Role.NUMBERS:
+            add(tuple(map(type, value)))
         add(tuple(value))
     else:
         add((type(value), value))  # 1, 1.0 and True are equal as keys
@@ -320,10 +323,38 @@ def _view_door(op: OpOverload) -> Callable[..., Any] | None:
     return lambda *args, **kwargs: fallback.run(operator, args, kwargs, "a view without a kernel for this device")
 
 
+@functools.cache
+def program_kernel(op: OpOverload) -> Callable[..., Any]:
+    """The kernel that runs the lowering of `op`, past a hand-written kernel or composite of the same overload."""
+    return kernel_of(operator_of(op))
+
+
+def _on_the_asked_device(operator: Operator, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """For ``rand_like(x, device="cpu")``: the dispatcher chose us for `x`, but the result belongs elsewhere."""
+
+    def call(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        if device is None or device.type == DEVICE.type:
+            return kernel(self, *args, **kwargs)
+        like = torch.empty_strided(self.shape, self.stride(), dtype=self.dtype, device=device)
+        return operator.op(like, *args, **kwargs)
+
+    return call
+
+
 def _kernel_for(op: OpOverload) -> Callable[..., Any]:
     composite = registry.composite_of(op)
     if composite is None:
-        return kernel_of(operator_of(op))
+        operator = operator_of(op)
+        kernel = kernel_of(operator)
+        has = torch._C._dispatch_has_kernel_for_dispatch_key
+        if has(op.name(), "Conjugate") or has(op.name(), "Negative"):
+            kernel = lazy.guarded(operator, kernel)
+        if "device" in operator.kwarg_roles and operator.roles[0][0] is Role.TENSOR:
+            kernel = _on_the_asked_device(operator, kernel)
+        return kernel
+    if registry.lowering_of(op) is not None:
+        return composite  # which ends in the lowering, and is counted there
     tally = events.tally(qualified_name(op))
 
     def kernel(*args: Any, **kwargs: Any) -> Any:

@@ -42,7 +42,7 @@ class _Host:
                 return host
         storage = tensor.untyped_storage()
         if id(storage) not in self.storages:
-            raw = runtime.download(storage.buffer, torch.uint8)
+            raw = runtime.download(storage.buffer, torch.uint8).clone()  # PyTorch's own memory, which `out=` can resize
             self.nbytes += raw.numel()
             self.storages[id(storage)] = (storage, raw)
         raw = self.storages[id(storage)][1]

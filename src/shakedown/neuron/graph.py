@@ -14,7 +14,7 @@ import jax
 import torch
 from torch.fx.node import map_arg
 
-from .buffer import is_device_tensor
+from .buffer import is_device_tensor, storage_nbytes
 from .errors import LoweringError
 from .lowering import registry
 from .program import Builder, Ref
@@ -127,10 +127,18 @@ class GraphLowering:
         return self.builder.call("fold_in", _fold_in, (self.key, number), {}, None)
 
     def _as_strided(self, node: torch.fx.Node, args: Any) -> Ref:
+        """Sizes, strides and offset speak of the storage, of which a functional graph has only the source's elements."""
         source = node.args[0]
         assert isinstance(source, torch.fx.Node)
-        flat = self.builder.pack(args[0], View.of(source.meta["val"]))
-        return self.builder.read(flat, View.of(node.meta["val"]))
+        layout = View.of(source.meta["val"])
+        size, stride = tuple(args[1]), tuple(args[2])
+        offset = args[3] if len(args) > 3 and args[3] is not None else layout.offset
+        wanted = View(layout.dtype, size, stride, offset - layout.offset)
+        room = storage_nbytes(layout.dtype, layout.size, layout.stride)
+        end = wanted.offset * layout.dtype.itemsize + storage_nbytes(layout.dtype, size, stride)
+        if wanted.offset < 0 or end > room:
+            raise LoweringError("as_strided reaches elements of the storage that its source does not hold")
+        return self.builder.read(self.builder.pack(args[0], layout), wanted)
 
 
 def inline_decomposition(

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from . import events
+from . import events, lazy
 from .buffer import DEVICE, is_device_tensor, storage_nbytes
 from .lowering import registry
 from .transfer import adopt, empty, set_storage, to_device, to_host
@@ -87,20 +87,19 @@ def _empty_strided(
 
 
 def _run(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
-    """Run a lowered operator through its plan, past the hand-written kernel of the same overload."""
-    from .dispatch import kernel_of, operator_of
+    from .dispatch import program_kernel  # which registers this module's kernels
 
-    return _cached(op, kernel_of, operator_of)(*args, **kwargs)
-
-
-@functools.cache
-def _cached(op: OpOverload, kernel_of: Any, operator_of: Any) -> Callable[..., Any]:
-    return kernel_of(operator_of(op))
+    return program_kernel(op)(*args, **kwargs)
 
 
 @_kernel("copy_")
 def _copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     here, there = is_device_tensor(self), is_device_tensor(src)
+    if here and lazy.is_lazy(self):
+        lazy.write(self, src)
+        return self
+    if there:
+        src = lazy.materialised(src)
     if here and there:
         return _run(torch.ops.aten.copy_.default, self, src)
     if there:

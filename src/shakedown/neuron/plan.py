@@ -229,7 +229,9 @@ def build(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     program = builder.finish(results)
     finish = _finisher(stores, templates, _assembler(call, outs, fresh, metas))
     single = templates[0] if isinstance(outs, torch.Tensor) and not stores else None
-    return Plan(program, runtime.compile(program, program.name, single=True), finish, single)
+    # Lists of results are faster to compile as graphs are.
+    run = runtime.compile(program, program.name, single=len(results) == 1)
+    return Plan(program, run, finish, single)
 
 
 def _stores(

@@ -17,8 +17,8 @@ Array: TypeAlias = jax.Array
 __all__ = [
     "HALF",
     "Array",
-    "cast",
     "canonical_dims",
+    "cast",
     "computation",
     "float_computation",
     "is_complex",
@@ -27,6 +27,7 @@ __all__ = [
     "is_number",
     "number_as",
     "opmath",
+    "quotient",
     "result_type",
     "to_numpy",
     "to_torch",
@@ -44,6 +45,17 @@ def number_as(value: Any, dtype: Any) -> Array:
     if isinstance(value, (bool, int, float, complex)):
         value = jnp.asarray(value)
     return cast(value, to_torch(dtype))
+
+
+def quotient(a: Array, b: Any) -> Array:
+    """``a / b``, rounded once, for arrays of one floating or complex dtype (`b` may be a Python number).
+
+    XLA divides by one value for all elements, and by constants, as a product with the reciprocal, which rounds twice:
+    7k / 7 would not be k. It does not see that the divisor is the same everywhere when NaNs choose themselves, and the
+    comparison costs nothing beside the division.
+    """
+    b = jnp.asarray(b, a.dtype)
+    return a / (jnp.where(a == a, b, a) if b.size == 1 else b)
 
 
 def computation(*operands: Any) -> tuple[np.dtype[Any], tuple[Any, ...]]:

@@ -10,9 +10,7 @@ import torch
 from jax import lax
 
 from ..views import View
-from .common import Array, is_complex, is_integral, number_as, opmath, to_numpy
-from .dynamic import kernel_of_lowering
-from .reduce import quotient
+from .common import Array, is_complex, is_integral, number_as, opmath, quotient, to_numpy
 from .registry import composite, lower
 
 # --- one value everywhere ---------------------------------------------------------------------
@@ -49,28 +47,13 @@ def empty_like(*_: Any, outputs: tuple[View, ...], **__: Any) -> Array:
     return full((), 0, outputs)
 
 
-def _on_this_device(device: torch.device | None) -> bool:
-    return device is None or device.type == "neuron"
-
-
 def _filled_like(name: str, value: Any) -> None:
-    """Register an operator that takes sizes or a dtype from a tensor.
-
-    The dispatcher chooses our kernel for that tensor even if the new one is wanted on another device.
-    """
+    """Register an operator that takes sizes or a dtype from a tensor."""
 
     def fill(*args: Any, outputs: tuple[View, ...], fill_value: Any = value, **_: Any) -> Array:
         return full((), args[-1] if fill_value is None and value is None else fill_value, outputs)
 
-    lower(name, takes_outputs=True, graph_only=True)(fill)
-
-    @composite(name)
-    def create(self: torch.Tensor, *args: Any, device: torch.device | None = None, **kwargs: Any) -> torch.Tensor:
-        if _on_this_device(device):
-            return kernel_of_lowering(name)(self, *args, **kwargs)
-        like = torch.empty_strided(self.shape, self.stride(), dtype=self.dtype, device=device)
-        packet, _, which = name.partition(".")
-        return getattr(getattr(torch.ops.aten, packet), which or "default")(like, *args, **kwargs)
+    lower(name, takes_outputs=True)(fill)
 
 
 for _name, _value in (

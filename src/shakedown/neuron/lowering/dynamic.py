@@ -6,7 +6,6 @@ which run as one program otherwise.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -23,12 +22,10 @@ Tensor: TypeAlias = torch.Tensor
 aten = torch.ops.aten
 
 
-@functools.cache
 def kernel_of_lowering(name: str) -> Callable[..., Any]:
-    """The kernel that runs the lowering of `name` as a program, past the composite registered for the same overload."""
-    from ..dispatch import kernel_of, operator_of
+    from ..dispatch import program_kernel  # loaded after the lowerings
 
-    return kernel_of(operator_of(overload(name)))
+    return program_kernel(overload(name))
 
 
 def _size_of(count: Tensor) -> int:

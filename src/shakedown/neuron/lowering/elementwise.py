@@ -16,6 +16,7 @@ from .common import (
     is_integral,
     is_number,
     number_as,
+    quotient,
     result_type,
     to_numpy,
 )
@@ -81,7 +82,7 @@ def lerp(self: Array, end: Array, weight: Any) -> Array:
 @lower("div.Tensor", "div.Scalar")
 def div(self: Array, other: Any) -> Array:
     _, (a, b) = float_computation(self, other)
-    return a / b
+    return quotient(a, b)
 
 
 @lower("div.Tensor_mode", "div.Scalar_mode")
@@ -94,7 +95,7 @@ def div_mode(self: Array, other: Any, rounding_mode: str | None) -> Array:
     if rounding_mode == "floor":
         return _floor_div_floats(a, b)
     # Between two tensors, ATen rounds the quotient to their dtype before it truncates.
-    return jnp.trunc(a / b if is_number(other) else number_as(a / b, common))
+    return jnp.trunc(quotient(a, b) if is_number(other) else number_as(quotient(a, b), common))
 
 
 @lower("floor_divide", "floor_divide.Scalar")
@@ -109,19 +110,20 @@ def _aligned(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def _floor_div_integers(a: Array, b: Array) -> Array:
-    quotient, remainder = lax.div(a, b), lax.rem(a, b)
-    return jnp.where((remainder != 0) & ((remainder < 0) != (b < 0)), quotient - 1, quotient)
+    whole, rest = lax.div(a, b), lax.rem(a, b)
+    return jnp.where((rest != 0) & ((rest < 0) != (b < 0)), whole - 1, whole)
 
 
 def _floor_div_floats(a: Array, b: Array) -> Array:
     """Python's ``//``, by way of the remainder, as c10's ``div_floor_floating`` (c10/util/generic_math.h)."""
+    divisor = b
     a, b = _aligned(a, b)
     mod = lax.rem(a, b)
-    quotient = (a - mod) / b
-    quotient = jnp.where((mod != 0) & ((b < 0) != (mod < 0)), quotient - 1, quotient)
-    whole = jnp.floor(quotient)
-    whole = jnp.where(quotient - whole > 0.5, whole + 1, whole)
-    whole = jnp.where(quotient == 0, jnp.copysign(jnp.zeros_like(a), a / b), whole)
+    ratio = quotient(a - mod, divisor)
+    ratio = jnp.where((mod != 0) & ((b < 0) != (mod < 0)), ratio - 1, ratio)
+    whole = jnp.floor(ratio)
+    whole = jnp.where(ratio - whole > 0.5, whole + 1, whole)
+    whole = jnp.where(ratio == 0, jnp.copysign(jnp.zeros_like(a), a / b), whole)
     return jnp.where(b == 0, a / b, whole)
 
 

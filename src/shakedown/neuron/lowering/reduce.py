@@ -21,6 +21,7 @@ from .common import (
     is_integral,
     number_as,
     opmath,
+    quotient,
     to_numpy,
     to_torch,
 )
@@ -47,16 +48,6 @@ def nansum(self: Array, dim: Any = None, keepdim: bool = False, dtype: torch.dty
     if is_float(self.dtype):
         self = jnp.where(jnp.isnan(self), jnp.zeros((), self.dtype), self)
     return total(self, dim, keepdim, dtype)
-
-
-def quotient(total: Array, count: int) -> Array:
-    """`total` divided by a number known while tracing, rounded once.
-
-    XLA divides a 0-d value by a constant as a product with its reciprocal, which rounds twice; it does not look through
-    the barrier. (With dimensions it is the other way round, so there the constant stays in sight.)
-    """
-    divisor = jnp.asarray(count, total.dtype)
-    return total / (divisor if total.ndim else lax.optimization_barrier(divisor))
 
 
 @lower("mean", "mean.dim")
@@ -196,7 +187,7 @@ def _moments(self: Array, dim: Any, correction: Any, keepdim: bool) -> tuple[Arr
     squares = off.real * off.real + off.imag * off.imag if is_complex(x.dtype) else off * off
     # PyTorch divides by no less than zero, in double, whatever the correction.
     freedom = jnp.maximum(count - number_as(1 if correction is None else correction, jnp.float64), 0.0)
-    variance = jnp.sum(squares, axes, keepdims=keepdim) / freedom.astype(real)
+    variance = quotient(jnp.sum(squares, axes, keepdims=keepdim), freedom.astype(real))
     return variance, center if keepdim else jnp.squeeze(center, axes)
 
 

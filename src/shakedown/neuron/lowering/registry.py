@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, TypeAlias
 
 import torch
@@ -122,7 +122,7 @@ def _signature(op: OpOverload) -> tuple[tuple[str, str], ...]:
     return tuple((a.name, str(a.real_type)) for a in op._schema.arguments if not a.is_out)
 
 
-@lru_cache(maxsize=None)
+@cache
 def functional_of(op: OpOverload) -> OpOverload | None:
     """The overload without side effects that computes what `op` writes; `op` itself if it writes nothing.
 
