@@ -5,12 +5,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import sys
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+import shakedown
 
 from .. import targets
 
@@ -52,6 +56,16 @@ def versions() -> dict[str, str]:
     return found
 
 
+@cache
+def source_sha256() -> str:
+    """Hash of this package's source: a device that was edited between two processes is two devices."""
+    folder = Path(shakedown.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")) + sorted(folder.rglob("*.toml")):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
 def environment() -> dict[str, str]:
     """Environment variables that can change a result, apart from those that differ by process on purpose."""
     return {
@@ -65,8 +79,6 @@ def capture(target: targets.Target) -> dict[str, Any]:
     """The identity of this process, after the device is open."""
     import torch
 
-    import shakedown
-
     return {
         "fixed": {
             "host": platform.node(),
@@ -77,6 +89,7 @@ def capture(target: targets.Target) -> dict[str, Any]:
             "python": platform.python_version(),
             "torch": torch.__version__,
             "shakedown": shakedown.__version__,
+            "shakedown_source": source_sha256(),
             "versions": versions(),
             "environment": environment(),
         },
