@@ -218,10 +218,6 @@ def _resize(self: torch.Tensor, size: list[int], *, memory_format: torch.memory_
     return set_storage(self, storage, offset, shape, stride)
 
 
-@_kernel("_fused_sdp_choice")
-def _fused_sdp_choice(*args: Any, **kwargs: Any) -> int:
-    return torch.nn.attention.SDPBackend.OVERRIDEABLE.value
-
 
 @_kernel("equal")
 def _equal(self: torch.Tensor, other: torch.Tensor) -> bool:
