@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import queue
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -10,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from shakedown.readiness.judge import timing as judged
-from shakedown.readiness.observe.timing import self_test
+from shakedown.readiness.observe.timing import ForeignLoad, self_test
 from shakedown.readiness.requirements import Timing
 
 WORK_SECONDS = 0.005
@@ -78,3 +80,17 @@ def test_summaries_are_medians_and_say_their_doubts() -> None:
     assert wild.withheld.startswith("untested(timing)")
     assert judged.series([1.0, 1.1] * 32, demand).p90 is not None
     assert judged.series([1.0], demand).warnings == ["only 1 steps"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the load of other processes is read from /proc/stat")
+def test_a_busy_stranger_is_seen() -> None:
+    """Processes that burn processor time show as more load than any time may be claimed beside."""
+    code = "import time; end = time.time() + 1.5\nwhile time.time() < end: pass"
+    strangers = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(4)]
+    load = ForeignLoad()
+    time.sleep(1.0)
+    cores = load.cores()
+    for stranger in strangers:
+        stranger.wait()
+    assert cores is not None
+    assert cores > Timing().refuse_foreign_load

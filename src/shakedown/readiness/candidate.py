@@ -121,6 +121,7 @@ class Candidate:
         batches = self.restored.batches[shape]
         capture = numerics.Capture()
         first_step: dict[str, float] = {}
+        first_load: float | None = None
         first_rows: list[evidence.PathRow] | None = None
         for number, batch in enumerate(batches, start=1):
 
@@ -132,14 +133,14 @@ class Candidate:
                 capture.gradients(number, self.model)
 
             self.wait()
-            watch = timing.Stopwatch(self.wait)
+            watch, load = timing.Stopwatch(self.wait), timing.ForeignLoad()
             if number == 1 and self.observer.free:
                 with self.observer.step() as first_rows:
                     self.step(optimizer, batch, self.timed_span(watch), keep)
             else:
                 self.step(optimizer, batch, self.timed_span(watch), keep)
             if number == 1:
-                first_step = watch.seconds
+                first_step, first_load = watch.seconds, load.cores()
             capture.weights(number, self.model)
         with self.observer.step() as later_rows:
             self.step(optimizer, batches[0], self.observer.phase)
@@ -154,7 +155,9 @@ class Candidate:
             last_loss=evidence.finite(float(last[0].float().cpu())),
         )
         later = self.later_steps(optimizer, batches)
-        timings = evidence.Timings(first_step=first_step, later=later, later_phases=phases)
+        timings = evidence.Timings(
+            first_step=first_step, first_step_foreign_cores=first_load, later=later, later_phases=phases
+        )
         self.write(shape, name, capture, first_rows, later_rows, timings, training)
 
     def phases(self, optimizer: torch.optim.Optimizer, batches: list[dict[str, Tensor]]) -> dict[str, list[float]]:

@@ -85,6 +85,7 @@ class Timings(_Frozen):
     """Seconds per phase of the first step (each phase awaited), the later steps, and phases of a few later ones."""
 
     first_step: dict[str, float]
+    first_step_foreign_cores: float | None
     later: StepSeries
     later_phases: dict[str, list[float]]
 
@@ -237,7 +238,7 @@ def blendable(one: Evidence, other: Evidence | Truth) -> list[str]:
     requirements must be equal.
     """
     differs = [
-        f"{name} differs: {one.identity['fixed'].get(name)!r} and {other.identity['fixed'].get(name)!r}"
+        f"{name} differs: {one.identity['fixed'].get(name)!r:.60} and {other.identity['fixed'].get(name)!r:.60}"
         for name in sorted({*one.identity["fixed"], *other.identity["fixed"]})
         if one.identity["fixed"].get(name) != other.identity["fixed"].get(name)
     ]

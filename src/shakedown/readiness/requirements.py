@@ -127,6 +127,12 @@ class Timing(_Frozen):
     scaling_tolerance: float = Field(
         default=0.10, gt=0, description="Timer self-test: twice the calls must take twice the time within this share."
     )
+    refuse_foreign_load: float = Field(
+        default=0.5,
+        gt=0,
+        description="Cores' worth of other processes' work above which no time is claimed: on two cores, a step of 6 ms "
+        "was seen to take 600 ms beside one busy stranger.",
+    )
     foreign_load: float = Field(
         default=0.25,
         gt=0,

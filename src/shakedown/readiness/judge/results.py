@@ -103,6 +103,7 @@ class TimingSummary(_Frozen):
 
     startup: dict[str, float]
     first_step: dict[str, float]
+    first_step_foreign_cores: float | None
     later: Series
     later_phases: dict[str, float]
 

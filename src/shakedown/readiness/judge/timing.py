@@ -33,11 +33,14 @@ def summarise(evidence: Evidence, test: SelfTest | None, matched: bool, demand: 
     later = series(evidence.timings.later.seconds, demand)
     warnings = list(later.warnings)
     foreign, compiles = evidence.timings.later.foreign_cores, evidence.timings.later.compiles_during
+    disturbed = f"other processes used {foreign:.1f} cores meanwhile" if foreign is not None else ""
     if foreign is not None and foreign > demand.foreign_load:
-        warnings.append(f"other processes used {foreign:.1f} cores meanwhile")
+        warnings.append(disturbed)
     if compiles:
         warnings.append(f"{compiles} programs were compiled or loaded during the timed steps")
     withheld = later.withheld
+    if foreign is not None and foreign > demand.refuse_foreign_load:
+        withheld = f"untested(timing): {disturbed}"
     if test is None:
         withheld = "untested(timing): the timer's self-test did not finish"
     elif not test.passed:
@@ -47,6 +50,7 @@ def summarise(evidence: Evidence, test: SelfTest | None, matched: bool, demand: 
     return TimingSummary(
         startup=evidence.startup.model_dump(),
         first_step=evidence.timings.first_step,
+        first_step_foreign_cores=evidence.timings.first_step_foreign_cores,
         later=later.model_copy(update={"warnings": warnings, "withheld": withheld}),
         later_phases={name: float(np.median(values)) for name, values in evidence.timings.later_phases.items()},
     )

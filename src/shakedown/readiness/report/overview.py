@@ -12,7 +12,14 @@ PHASES = ("data", "forward", "backward", "optimizer")
 def sections(record: Record) -> list[Section]:
     """The overview, in the order it is read."""
     of = pairs(record)
-    made = [_numbers(record, of), _paths(record, of), _startup(of), _steps(record, of), _failures(of), _open(record)]
+    made = [
+        _numbers(record, of),
+        _paths(record, of),
+        _startup(record, of),
+        _steps(record, of),
+        _failures(of),
+        _open(record),
+    ]
     return [section for section in made if section]
 
 
@@ -88,13 +95,16 @@ def _phase(paths: PathSummary, name: str) -> str:
     return f"{found.executed}" + (f", {found.fallbacks} left" if found.fallbacks else "")
 
 
-def _startup(of: Pairs) -> Section:
+def _startup(record: Record, of: Pairs) -> Section:
     rows = []
+    crowded = []
     for cell, result in of:
         case = next((case for case in result.cases if case.timing), None)
         if case is None or case.timing is None:
             continue
         start = case.timing.startup
+        if (case.timing.first_step_foreign_cores or 0.0) > record.requirements.timing.foreign_load:
+            crowded.append(name_of(cell))
         rows.append(
             (
                 name_of(cell),
@@ -111,7 +121,12 @@ def _startup(of: Pairs) -> Section:
         "Once per process. Import: torch. Model: weights onto the device, and an optimizer, with which PyTorch imports "
         "its compiler. First step: of the first case. Programs: compiled, or loaded from the cache, in that step."
     )
-    return Section("What starting costs", [text, *_caches(of)], [Table(header, rows)])
+    said = [text, *_caches(of)]
+    if crowded:
+        said.append(
+            f"Other processes kept the machine busy in the first step of {', '.join(crowded)}: times are too long."
+        )
+    return Section("What starting costs", said, [Table(header, rows)])
 
 
 def _caches(of: Pairs) -> list[str]:
