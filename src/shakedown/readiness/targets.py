@@ -70,15 +70,13 @@ def get(name: str) -> Target:
 
 
 def open_device(target: Target) -> Any:
-    """Make the target's first tensor and return its ``torch.device``; raises what the backend raises.
-
-    ``import torch`` alone registers `neuron` where the package is installed; run from a source tree without its entry
-    point, the import below does the same.
-    """
+    """Make the target's first tensor and return its ``torch.device``; raises what the backend raises."""
     import torch
 
+    from .observe import paths
+
     if target.name == "neuron" and not hasattr(torch, "neuron"):
-        import shakedown.neuron  # noqa: F401
+        paths.register_embedded_device()
     torch.ones(1, device=target.device).cpu()
     return torch.device(target.device)
 

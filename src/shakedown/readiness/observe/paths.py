@@ -95,6 +95,11 @@ class DispatchCounts:
 Recorder = DeviceEvents | DispatchCounts
 
 
+def register_embedded_device() -> None:
+    """``import torch`` does this where the package is installed; a source tree has no entry point."""
+    import shakedown.neuron  # noqa: F401
+
+
 def recorder(target: Target) -> Recorder:
     """The best observer that `target` offers."""
     import torch
