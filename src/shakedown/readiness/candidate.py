@@ -171,6 +171,20 @@ class Candidate:
         return found
 
     def later_steps(self, optimizer: torch.optim.Optimizer, batches: list[dict[str, Tensor]]) -> evidence.StepSeries:
+        """Seconds of whole steps, taken again while strangers keep the machine busy; the least disturbed series stays."""
+        demand = self.requirements.timing
+        best = self.series(optimizer, batches, 1)
+        while best.foreign_cores is not None and best.foreign_cores > demand.refuse_foreign_load:
+            if best.attempts == demand.attempts:
+                break
+            again = self.series(optimizer, batches, best.attempts + 1)
+            less = (again.foreign_cores or 0.0) < best.foreign_cores
+            best = again if less else best.model_copy(update={"attempts": again.attempts})
+        return best
+
+    def series(
+        self, optimizer: torch.optim.Optimizer, batches: list[dict[str, Tensor]], attempts: int
+    ) -> evidence.StepSeries:
         """Seconds of whole steps: as many as declared, or as fit into the declared time."""
         demand = self.requirements.timing
         self.wait()
@@ -186,7 +200,7 @@ class Candidate:
             series.append(time.perf_counter() - start)
         cores, after = foreign.cores(), self.observer.compiles()
         during = after - before if after is not None and before is not None else None
-        return evidence.StepSeries(seconds=series, compiles_during=during, foreign_cores=cores)
+        return evidence.StepSeries(seconds=series, compiles_during=during, foreign_cores=cores, attempts=attempts)
 
     def write(
         self,

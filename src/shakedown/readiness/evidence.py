@@ -74,11 +74,15 @@ class Graphs(_Frozen):
 
 
 class StepSeries(_Frozen):
-    """Seconds of each timed step, in order, completion awaited once per step."""
+    """Seconds of each timed step, in order, completion awaited once per step; the least disturbed of so many attempts.
+
+    ``foreign_cores`` is the number of cores that other processes kept busy meanwhile, None where that cannot be read.
+    """
 
     seconds: list[float]
     compiles_during: int | None
     foreign_cores: float | None
+    attempts: int
 
 
 class Timings(_Frozen):

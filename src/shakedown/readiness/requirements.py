@@ -133,6 +133,12 @@ class Timing(_Frozen):
         description="Cores' worth of other processes' work above which no time is claimed: on two cores, a step of 6 ms "
         "was seen to take 600 ms beside one busy stranger.",
     )
+    attempts: int = Field(
+        default=3,
+        ge=1,
+        description="Series of steps timed, at most, until one is not disturbed by other processes; the rest are dropped "
+        "and counted.",
+    )
     foreign_load: float = Field(
         default=0.25,
         gt=0,

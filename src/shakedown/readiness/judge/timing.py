@@ -33,7 +33,10 @@ def summarise(evidence: Evidence, test: SelfTest | None, matched: bool, demand: 
     later = series(evidence.timings.later.seconds, demand)
     warnings = list(later.warnings)
     foreign, compiles = evidence.timings.later.foreign_cores, evidence.timings.later.compiles_during
-    disturbed = f"other processes used {foreign:.1f} cores meanwhile" if foreign is not None else ""
+    tries = evidence.timings.later.attempts
+    disturbed = f"other processes used {foreign or 0.0:.1f} cores meanwhile"
+    if tries > 1:
+        warnings.append(f"the least disturbed of {tries} series")
     if foreign is not None and foreign > demand.foreign_load:
         warnings.append(disturbed)
     if compiles:

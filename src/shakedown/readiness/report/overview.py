@@ -124,7 +124,8 @@ def _startup(record: Record, of: Pairs) -> Section:
     said = [text, *_caches(of)]
     if crowded:
         said.append(
-            f"Other processes kept the machine busy in the first step of {', '.join(crowded)}: times are too long."
+            "Other processes kept the machine busy in the first step of "
+            f"{'every process' if len(crowded) == len(rows) else ', '.join(crowded)}: these times are too long."
         )
     return Section("What starting costs", said, [Table(header, rows)])
 
@@ -155,7 +156,7 @@ def _programs(paths: PathSummary | None) -> str:
 def _steps(record: Record, of: Pairs) -> Section:
     names = record.trial["cases"]
     rows = []
-    doubts: dict[tuple[str, str], list[str]] = {}
+    doubts: dict[str, dict[str, list[str]]] = {}
     for cell, result in of:
         if not any(case.timing for case in result.cases):
             continue
@@ -163,7 +164,7 @@ def _steps(record: Record, of: Pairs) -> Section:
         for case in result.cases:
             text, doubt = _step(case)
             if doubt:
-                doubts.setdefault((name_of(cell), doubt), []).append(case.case)
+                doubts.setdefault(doubt, {}).setdefault(name_of(cell), []).append(case.case)
                 text += " *" if text != "withheld" else ""
             row.append(text)
         rows.append(tuple(row))
@@ -171,7 +172,8 @@ def _steps(record: Record, of: Pairs) -> Section:
         "One training step from batch on the host to updated weights, completion awaited: median (quartiles) over the "
         "timed steps of one process; not an average. * has a doubt, below."
     ]
-    said += [f"{name} {', '.join(where)}: {doubt}." for (name, doubt), where in doubts.items()]
+    for doubt, where in doubts.items():
+        said.append(f"{'; '.join(f'{name} ' + ', '.join(found) for name, found in where.items())}: {doubt}.")
     return Section("What a step costs", said, [Table(("process", *names), rows)])
 
 
