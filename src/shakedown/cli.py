@@ -20,7 +20,7 @@ import shakedown
 
 PASSED, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=shakedown.__doc__)
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def _version(wanted: bool) -> None:
@@ -35,7 +35,7 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
-    """Rehearse and prove a PyTorch workload's move to another device."""
+    """Rehearse and prove a PyTorch workload's move to AWS Trainium."""
 
 
 def _many(values: list[str] | None) -> tuple[str, ...]:

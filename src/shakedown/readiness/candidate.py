@@ -174,10 +174,12 @@ class Candidate:
         """Seconds of whole steps, taken again while strangers keep the machine busy; the least disturbed series stays."""
         demand = self.requirements.timing
         best = self.series(optimizer, batches, 1)
+        spent = sum(best.seconds)
         while best.foreign_cores is not None and best.foreign_cores > demand.refuse_foreign_load:
-            if best.attempts == demand.attempts:
+            if best.attempts == demand.attempts or spent > demand.seconds_per_case:
                 break
             again = self.series(optimizer, batches, best.attempts + 1)
+            spent += sum(again.seconds)
             less = (again.foreign_cores or 0.0) < best.foreign_cores
             best = again if less else best.model_copy(update={"attempts": again.attempts})
         return best

@@ -114,7 +114,8 @@ class Timing(_Frozen):
     seconds_per_case: float = Field(
         default=5.0,
         gt=0,
-        description="A slow case stops after this many seconds of timed steps, but never below `least_steps`.",
+        description="A slow case stops after this many seconds of timed steps, but never below `least_steps`; it is "
+        "not timed again after them.",
     )
     least_steps: int = Field(default=5, ge=1, description="Below five steps a quartile means nothing.")
     warn_spread: float = Field(
