@@ -70,8 +70,12 @@ def test_a_step_gives_the_cpus_gradients_and_weights(name):
             optimizer.step()
     for (label, ours), theirs in zip(device.named_parameters(), host.parameters()):
         scale = theirs.grad.abs().max().item()
-        torch.testing.assert_close(ours.grad.cpu(), theirs.grad, rtol=1e-3, atol=1e-4 * scale + 1e-7, msg=lambda m, n=label: f"{n}: {m}")
-        torch.testing.assert_close(ours.detach().cpu(), theirs.detach(), rtol=1e-3, atol=1e-4, msg=lambda m, n=label: f"{n}: {m}")
+        torch.testing.assert_close(
+            ours.grad.cpu(), theirs.grad, rtol=1e-3, atol=1e-4 * scale + 1e-7, msg=lambda m, n=label: f"{n}: {m}"
+        )
+        torch.testing.assert_close(
+            ours.detach().cpu(), theirs.detach(), rtol=1e-3, atol=1e-4, msg=lambda m, n=label: f"{n}: {m}"
+        )
 
 
 def test_a_schedule_with_warm_up_compiles_nothing_after_the_third_step():

@@ -310,16 +310,16 @@ def call(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run `op` through its kernel, which is made on first sight. The boxed door of the device ends here."""
     kernel = _kernels.get(op)
     if kernel is None:
-        composite = registry.composite_of(op)
-        kernel = _kernels[op] = composite or _view_door(op) or kernel_of(operator_of(op))
+        kernel = _kernels[op] = _view_door(op) or _kernel_for(op)
     return kernel(*args, **kwargs)
 
 
 def _view_door(op: OpOverload) -> Callable[..., Any] | None:
     """For a view that reached the boxed door: the fallback keeps the aliasing that its graph-only lowering would break."""
-    operator = operator_of(op)
-    if operator.lowering is None or not operator.lowering.graph_only:
+    lowering = registry.lowering_of(op)
+    if lowering is None or not lowering.graph_only or registry.composite_of(op) is not None:
         return None
+    operator = operator_of(op)
     return lambda *args, **kwargs: fallback.run(operator, args, kwargs, "a view without a kernel for this device")
 
 
@@ -344,17 +344,20 @@ def _on_the_asked_device(operator: Operator, kernel: Callable[..., Any]) -> Call
 
 def _kernel_for(op: OpOverload) -> Callable[..., Any]:
     composite = registry.composite_of(op)
-    if composite is None:
-        operator = operator_of(op)
-        kernel = kernel_of(operator)
-        has = torch._C._dispatch_has_kernel_for_dispatch_key
-        if has(op.name(), "Conjugate") or has(op.name(), "Negative"):
-            kernel = lazy.guarded(operator, kernel)
-        if "device" in operator.kwarg_roles and operator.roles[0][0] is Role.TENSOR:
-            kernel = _on_the_asked_device(operator, kernel)
-        return kernel
-    if registry.lowering_of(op) is not None:
-        return composite  # which ends in the lowering, and is counted there
+    if composite is not None:
+        # A composite that ends in a lowering of the same overload is counted there.
+        return composite if registry.lowering_of(op) is not None else _counted(op, composite)
+    operator = operator_of(op)
+    kernel = kernel_of(operator)
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    if has(op.name(), "Conjugate") or has(op.name(), "Negative"):
+        kernel = lazy.guarded(operator, kernel)
+    if "device" in operator.kwarg_roles and operator.roles[0][0] is Role.TENSOR:
+        kernel = _on_the_asked_device(operator, kernel)
+    return kernel
+
+
+def _counted(op: OpOverload, composite: Callable[..., Any]) -> Callable[..., Any]:
     tally = events.tally(qualified_name(op))
 
     def kernel(*args: Any, **kwargs: Any) -> Any:

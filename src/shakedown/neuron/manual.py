@@ -218,7 +218,6 @@ def _resize(self: torch.Tensor, size: list[int], *, memory_format: torch.memory_
     return set_storage(self, storage, offset, shape, stride)
 
 
-
 @_kernel("equal")
 def _equal(self: torch.Tensor, other: torch.Tensor) -> bool:
     if self.shape != other.shape:

@@ -8,5 +8,13 @@ from __future__ import annotations
 
 from .registry import composite, overload
 
-for _name in ("softmax.int", "log_softmax.int", "layer_norm", "group_norm", "batch_norm", "dropout", "cross_entropy_loss"):
+for _name in (
+    "softmax.int",
+    "log_softmax.int",
+    "layer_norm",
+    "group_norm",
+    "batch_norm",
+    "dropout",
+    "cross_entropy_loss",
+):
     composite(_name)(overload(_name).decompose)

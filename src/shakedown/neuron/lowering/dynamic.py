@@ -267,8 +267,10 @@ def _put(
     masks = [i for i in indices if _is_mask(i)]
     if masks:
         # One value under one mask is a choice between two values of each element: nothing depends on a count.
-        alone = len(masks) == 1 and all(i is None or i is masks[0] for i in indices)
-        if not (alone and values.numel() == 1 and masks[0].dtype == torch.bool and masks[0].device == self.device):
+        mask = masks[0]
+        alone = len(masks) == 1 and all(i is None or i is mask for i in indices)
+        fits = mask is not None and mask.dtype == torch.bool and mask.device == self.device
+        if not (alone and fits and values.numel() == 1):
             indices = _without_masks(self, indices)
     return kernel_of_lowering(name)(self, indices, values, accumulate, *unsafe)
 

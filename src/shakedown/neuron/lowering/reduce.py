@@ -336,7 +336,7 @@ def _cdist_backward(grad: Array, x1: Array, x2: Array, p: float, cdist: Array, o
 
 
 def _pairs(count: int) -> tuple[np.ndarray, np.ndarray]:
-    return np.triu_indices(count, 1)  # type: ignore[return-value]
+    return np.triu_indices(count, 1)
 
 
 @lower("_pdist_forward", static=("p",))

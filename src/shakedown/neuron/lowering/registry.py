@@ -132,7 +132,9 @@ def functional_of(op: OpOverload) -> OpOverload | None:
     if not any(a.alias_info is not None and a.alias_info.is_write for a in arguments):
         return op
     base = op._schema.name.split("::")[1]
-    packet_name = _UNUSUAL_FUNCTIONAL.get(base, base.removesuffix("_") if not any(a.is_out for a in arguments) else base)
+    packet_name = _UNUSUAL_FUNCTIONAL.get(
+        base, base.removesuffix("_") if not any(a.is_out for a in arguments) else base
+    )
     packet = getattr(getattr(torch.ops, op.namespace), packet_name, None)
     if packet is None:
         return None
