@@ -39,8 +39,9 @@ def main() -> None:
             else ""
         )
         load = f"{d['foreign']:.2f} cores{' (noisy)' if d['noisy'] else ''}" if "foreign" in d else ""
-        table.add_row(row.name, row.peer, ratio, row.target, "yes" if row.met else "no", spread, load)
-        console.print(f"measured: {row.name}: {ratio}", style="dim")
+        met = "" if row.met is None else "yes" if row.met else "no"
+        table.add_row(row.name, row.peer, ratio, row.target, met, spread, load)
+        console.print(f"measured: {row.name}: {ratio}", style="dim", soft_wrap=True)
     console.print(table)
     if options.json:
         machine = {

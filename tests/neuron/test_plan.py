@@ -144,6 +144,9 @@ def test_lists_with_a_member_twice_are_written_in_order():
         torch._foreach_add_([a, a], 1.0)
         torch._foreach_add_([a, b], [b, a])
         assert (a.tolist(), b.tolist()) == ([6, 6], [9, 9])
+    events.clear()
+    torch._foreach_mul_([a, b], [a, b])  # each member reads only itself: one program
+    assert (a.tolist(), b.tolist(), events.names("fallback")) == ([36, 36], [81, 81], [])
 
 
 def test_addresses_are_unique_and_templates_shared():

@@ -142,7 +142,12 @@ def test_interrupting_keeps_evidence_and_says_where_it_is(tmp_path: Path) -> Non
     command = [sys.executable, "-m", "shakedown.cli", "run", str(TINY), "--target", "cpu", "--out", str(out)]
     command += ["--requirements", str(quick(tmp_path))]
     process = subprocess.Popen(
-        [*command, "--dtype", "fp32", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, "--dtype", "fp32", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell that runs the tests in the background has made them, and what they start, ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     finished, started = (
         out / "evidence" / "reference-float32" / "self-test.json",

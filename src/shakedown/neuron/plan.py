@@ -72,6 +72,7 @@ class _Call:
         self.operator, self.args, self.kwargs = operator, args, kwargs
         self.kinds: list[Any] = []  # parameter kinds, in the order in which the dispatcher collects inputs
         self.tensors: dict[int, torch.Tensor] = {}  # parameter number -> tensor
+        self.positions: dict[int, int] = {}  # parameter number -> place in its list, for members of lists
         self._storages: dict[int, torch.Tensor] = {}
         self.template: dict[str, Any] = {}
         self.meta: dict[str, Any] = {}
@@ -100,6 +101,7 @@ class _Call:
             return self._tensor(value)
         if role is Role.TENSORS:
             pairs = [(None, None) if v is None else self._tensor(v) for v in value]
+            self.positions.update({ref.index: place for place, (ref, _) in enumerate(pairs) if ref is not None})
             return [p[0] for p in pairs], [p[1] for p in pairs]
         if role is Role.NUMBER and not (specialise is not None and specialise(value)):
             return self._parameter("number"), value
@@ -283,6 +285,8 @@ def _leave_overlaps_to_the_cpu(call: _Call, writes: list[int]) -> None:
             if a > last or b < first:
                 continue
             same = View.of(other) == View.of(tensor)
+            if same and other_index not in writes and call.positions.get(index) == call.positions.get(other_index):
+                continue  # read before it is written, by the same member
             if len(writes) > 1 or (not same and is_dense(tensor) and is_dense(other)):
                 raise LoweringError("the written tensor overlaps another argument")
 
