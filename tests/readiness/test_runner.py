@@ -139,15 +139,15 @@ def test_a_trial_with_nothing_tested_does_not_pass(tmp_path: Path) -> None:
 def test_interrupting_keeps_evidence_and_says_where_it_is(tmp_path: Path) -> None:
     """Ctrl-C while the second process runs: the first one's evidence stays, and no child is left behind."""
     out = tmp_path / "run"
-    command = [sys.executable, "-m", "shakedown.cli", "run", str(TINY), "--target", "cpu", "--out", str(out)]
-    command += ["--requirements", str(quick(tmp_path))]
+    # A shell that runs the tests in the background has made them, and what they start, ignore Ctrl-C.
+    listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [sys.executable, "-c", f"{listen}; from shakedown.cli import main; main()", "run", str(TINY)]
+    command += ["--target", "cpu", "--out", str(out), "--requirements", str(quick(tmp_path))]
     process = subprocess.Popen(
         [*command, "--dtype", "fp32", "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell that runs the tests in the background has made them, and what they start, ignore Ctrl-C.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     finished, started = (
         out / "evidence" / "reference-float32" / "self-test.json",
