@@ -41,27 +41,22 @@ class _HostTensor(Exception):
         self.tensor = tensor
 
 
-def _input_of(value: Any, add: Callable[[Any], None], give: Callable[[Any], None]) -> None:
-    """Key and input of what is no plain device tensor in a tensor's place: a number, a CPU scalar, a subclass."""
+def _input_of(value: Any, key: list[Any], inputs: list[Any]) -> None:
+    """Key and input of what stands in a tensor's place: a number, a CPU scalar, a tensor of any class."""
     kind = type(value)
     if kind is float or kind is int or kind is bool or kind is complex:
-        add(kind)
-        give(runtime.number(value))
+        key.append(kind)
+        inputs.append(runtime.number(value))
     elif isinstance(value, torch.Tensor):
         if value.device.type != DEVICE.type:
             if value.dim() or value.device.type != "cpu":
                 raise _HostTensor(value)
-            add("cpu")
-            add(value.dtype)
-            give(runtime.host_scalar(value))
+            key += ("cpu", value.dtype)
+            inputs.append(runtime.host_scalar(value))
             return
-        if kind not in _TENSOR_TYPES:
-            _TENSOR_TYPES.add(kind)
-        add(value.dtype)
-        add(value.shape)
-        add(value.stride())
-        add(value.storage_offset())
-        give(value.untyped_storage().buffer)
+        _TENSOR_TYPES.add(kind)
+        inputs.append(value.untyped_storage().buffer)
+        key += (value.dtype, value.shape, value.stride(), value.storage_offset())
     elif isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         raise LoweringError("symbolic numbers")
     else:
@@ -69,47 +64,40 @@ def _input_of(value: Any, add: Callable[[Any], None], give: Callable[[Any], None
 
 
 def _key_of(
-    value: Any,
-    role: Role,
-    specialise: Callable[[Any], bool] | None,
-    add: Callable[[Any], None],
-    give: Callable[[Any], None],
+    value: Any, role: Role, specialise: Callable[[Any], bool] | None, key: list[Any], inputs: list[Any]
 ) -> None:
     """Key and inputs of an argument that is not a single tensor."""
     if value is None:
-        add(None)
+        key.append(None)
     elif role is Role.NUMBER:
         if specialise is not None and specialise(value):
-            add((type(value), value))
+            key.append((type(value), value))
         else:
-            add(type(value))
-            give(runtime.number(value))
+            key.append(type(value))
+            inputs.append(runtime.number(value))
     elif role is Role.TENSORS:
-        add(len(value))
+        key.append(len(value))
         for v in value:
             if type(v) in _TENSOR_TYPES:
-                give(v.untyped_storage().buffer)
-                add(v.dtype)
-                add(v.shape)
-                add(v.stride())
-                add(v.storage_offset())
+                inputs.append(v.untyped_storage().buffer)
+                key += (v.dtype, v.shape, v.stride(), v.storage_offset())
             elif v is None:
-                add(None)
+                key.append(None)
             else:
-                _input_of(v, add, give)
+                _input_of(v, key, inputs)
     elif role is Role.NUMBERS and not (specialise is not None and specialise(value)):
-        add(len(value))
+        key.append(len(value))
         for v in value:
-            add(type(v))
-            give(runtime.number(v))
+            key.append(type(v))
+            inputs.append(runtime.number(v))
     elif role is Role.GENERATOR:
-        add("generator")
+        key.append("generator")
     elif type(value) is list:
         if role is Role.NUMBERS:
-            add(tuple(map(type, value)))
-        add(tuple(value))
+            key.append(tuple(map(type, value)))
+        key.append(tuple(value))
     else:
-        add((type(value), value))  # 1, 1.0 and True are equal as keys
+        key.append((type(value), value))  # 1, 1.0 and True are equal as keys
 
 
 def _storage_pattern(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -135,35 +123,32 @@ def kernel_of(operator: Operator) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         key: list[Any] = [_default_dtype()]
         inputs: list[Any] = []
-        add, give = key.append, inputs.append
         try:
             for a, (role, specialise) in zip(args, roles):
                 if role is tensor_role:
                     if type(a) in types:
-                        give(a.untyped_storage().buffer)
-                        add(a.dtype)
-                        add(a.shape)
-                        add(a.stride())
-                        add(a.storage_offset())
+                        inputs.append(a.untyped_storage().buffer)
+                        key += (a.dtype, a.shape, a.stride(), a.storage_offset())
                     elif a is None:
-                        add(None)
+                        key.append(None)
                     else:
-                        _input_of(a, add, give)
+                        _input_of(a, key, inputs)
                 else:
-                    _key_of(a, role, specialise, add, give)
-            if kwargs:
-                for n, a in kwargs.items():
-                    add(n)
-                    role, specialise = kwarg_roles[n]
-                    if role is tensor_role and a is not None:
-                        _input_of(a, add, give)
-                    else:
-                        _key_of(a, role, specialise, add, give)
+                    _key_of(a, role, specialise, key, inputs)
+            for n, a in kwargs.items():
+                key.append(n)
+                role, specialise = kwarg_roles[n]
+                if role is tensor_role and a is not None:
+                    _input_of(a, key, inputs)
+                else:
+                    _key_of(a, role, specialise, key, inputs)
             if writes:
-                add(_storage_pattern(operator, args, kwargs))
+                # Tensors that share a storage share its buffer, so distinct buffers settle it (equal ones need not share).
+                distinct = len(set(map(id, inputs))) == len(inputs)
+                key.append(distinct or _storage_pattern(operator, args, kwargs))
             if random:
                 generator = kwargs.get("generator")
-                give(rng.next_key() if generator is None else rng.key_from_generator(generator))
+                inputs.append(rng.next_key() if generator is None else rng.key_from_generator(generator))
         except AttributeError:  # a plain tensor without a buffer: of another device, or a CPU scalar
             return _careful(operator, args, kwargs)
         except (_HostTensor, LoweringError) as problem:
@@ -266,28 +251,27 @@ def _careful(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     """The kernel's work with every tensor's device checked: for calls that mix in CPU scalars."""
     key: list[Any] = [_default_dtype()]
     inputs: list[Any] = []
-    add, give = key.append, inputs.append
     named: list[tuple[str | None, Any, Role, Any]] = [(None, a, *r) for a, r in zip(args, operator.roles)]
     named += [(n, a, *operator.kwarg_roles[n]) for n, a in kwargs.items()]
     try:
         for name, value, role, specialise in named:
             if name is not None:
-                add(name)
+                key.append(name)
             if role is Role.TENSOR and value is not None:
-                _input_of(value, add, give)
+                _input_of(value, key, inputs)
             elif role is Role.TENSORS and value is not None:
-                add(len(value))
+                key.append(len(value))
                 for v in value:
-                    add(None) if v is None else _input_of(v, add, give)
+                    key.append(None) if v is None else _input_of(v, key, inputs)
             else:
-                _key_of(value, role, specialise, add, give)
+                _key_of(value, role, specialise, key, inputs)
     except (_HostTensor, LoweringError) as problem:
         return _irregular(operator, args, kwargs, problem)
     if operator.written:
-        add(_storage_pattern(operator, args, kwargs))
+        key.append(_storage_pattern(operator, args, kwargs))
     if operator.random:
         generator = kwargs.get("generator")
-        give(rng.next_key() if generator is None else rng.key_from_generator(generator))
+        inputs.append(rng.next_key() if generator is None else rng.key_from_generator(generator))
     found = tuple(key)
     plan = operator.plans.get(found)
     if plan is None:

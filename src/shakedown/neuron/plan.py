@@ -7,6 +7,7 @@ tensors. The key that finds a plan again is built in :mod:`.dispatch` from the s
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -18,6 +19,9 @@ from .operators import Operator, Role
 from .program import Builder, Program, Ref, map_refs
 from .transfer import adopt, is_dense
 from .views import View
+
+# (args, kwargs, buffers of a run) -> what the operator returns
+_Finish: TypeAlias = Callable[[tuple[Any, ...], dict[str, Any], list[Any]], Any]
 
 
 class Plan:
@@ -33,7 +37,7 @@ class Plan:
         self,
         program: Program,
         run: Callable[..., Any],
-        finish: Callable[[tuple[Any, ...], dict[str, Any], list[Any]], Any],
+        finish: _Finish,
         single: Template | None,
     ) -> None:
         self.program, self.run, self.finish, self.single = program, run, finish, single
@@ -51,18 +55,16 @@ class FallbackPlan:
 # --- arguments ----------------------------------------------------------------------------------------------------------
 
 
-# How a tensor is found among a call's (args, kwargs).
-_Access: TypeAlias = Callable[[tuple[Any, ...], dict[str, Any]], torch.Tensor]
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a tensor stands among a call's arguments: positional (int) or keyword (str), and its place in a list."""
 
+    argument: int | str
+    member: int | None = None
 
-def _access(place: int | str, number: int | None) -> _Access:
-    """The positional (int) or keyword (str) argument at `place`, or member `number` of that list."""
-
-    def access(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
-        value = kwargs[place] if isinstance(place, str) else args[place]
-        return value if number is None else value[number]
-
-    return access
+    def of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+        value = kwargs[self.argument] if isinstance(self.argument, str) else args[self.argument]
+        return value if self.member is None else value[self.member]
 
 
 class _Call:
@@ -162,16 +164,16 @@ class _Call:
             map_refs(self.template.get(name), note)
         return found
 
-    def accessor(self, tensor: torch.Tensor) -> _Access:
-        """How to find the argument `tensor` again in another call's (args, kwargs)."""
+    def place_of(self, tensor: torch.Tensor) -> _Place:
+        """Where the argument `tensor` stands, to find its counterpart in another call."""
         places: list[tuple[int | str, Any]] = [*enumerate(self.args), *self.kwargs.items()]
-        for place, value in places:
+        for argument, value in places:
             if value is tensor:
-                return _access(place, None)
+                return _Place(argument)
             if isinstance(value, (list, tuple)):
-                for number, item in enumerate(value):
+                for member, item in enumerate(value):
                     if item is tensor:
-                        return _access(place, number)
+                        return _Place(argument, member)
         raise LoweringError(f"{self.operator.name}: a written tensor is not among the arguments")
 
 
@@ -243,23 +245,23 @@ def _stores(
     metas: dict[int, torch.Tensor],
     sizes_before: dict[int, tuple[int, ...]],
     values: list[Ref],
-) -> tuple[list[Ref], list[tuple[_Access, Template | None]]]:
+) -> tuple[list[Ref], list[tuple[_Place, Template | None]]]:
     """Add the writes to the program: one result a written tensor, and where it goes (a template: into a new storage)."""
     results: list[Ref] = []
-    stores: list[tuple[_Access, Template | None]] = []
+    stores: list[tuple[_Place, Template | None]] = []
     latest: dict[int, Ref] = {}  # id of a storage -> its buffer after the writes so far
     for index, value in zip(writes, values):
         tensor, meta = call.tensors[index], metas[index]
-        access = call.accessor(tensor)
+        place = call.place_of(tensor)
         if tuple(meta.shape) != sizes_before[index]:  # an `out=` that had to be resized
             layout = View(meta.dtype, tuple(meta.shape), tuple(meta.stride()))
             results.append(builder.pack(value, layout))
-            stores.append((access, template(layout.dtype, layout.size, layout.stride)))
+            stores.append((place, template(layout.dtype, layout.size, layout.stride)))
             continue
         storage = id(tensor.untyped_storage())
         latest[storage] = builder.write(latest.get(storage, Ref(index)), View.of(tensor), value)
         results.append(latest[storage])
-        stores.append((access, None))
+        stores.append((place, None))
     # Where written tensors share a storage, each of them must end with the buffer after the last write.
     for position, (index, (_, resized)) in enumerate(zip(writes, stores)):
         if resized is None:
@@ -330,6 +332,8 @@ def _assembler(
     call: _Call, outs: Any, fresh: list[torch.Tensor], metas: dict[int, torch.Tensor]
 ) -> Callable[[tuple[Any, ...], dict[str, Any], list[torch.Tensor]], Any]:
     """Builds the operator's return value out of its arguments, its fresh tensors and constants."""
+    if isinstance(outs, (list, tuple)) and len(outs) == len(fresh) and all(o is f for o, f in zip(outs, fresh)):
+        return (lambda args, kwargs, new: new) if isinstance(outs, list) else (lambda args, kwargs, new: tuple(new))
     number_of_fresh = {id(t): n for n, t in enumerate(fresh)}
     parameter_of_meta = {id(t): index for index, t in metas.items()}
 
@@ -340,8 +344,8 @@ def _assembler(
                 return lambda args, kwargs, new: new[number]
             if id(value) not in parameter_of_meta:
                 raise LoweringError(f"{call.operator.name}: a returned tensor is neither new nor an argument")
-            access = call.accessor(call.tensors[parameter_of_meta[id(value)]])
-            return lambda args, kwargs, new: access(args, kwargs)
+            place = call.place_of(call.tensors[parameter_of_meta[id(value)]])
+            return lambda args, kwargs, new: place.of(args, kwargs)
         if isinstance(value, (list, tuple)):
             parts, kind = [item(v) for v in value], list if isinstance(value, list) else tuple
             return lambda args, kwargs, new: kind(part(args, kwargs, new) for part in parts)
@@ -351,11 +355,31 @@ def _assembler(
 
 
 def _finisher(
-    stores: list[tuple[_Access, Template | None]], templates: list[Template], assemble: Callable[..., Any]
-) -> Callable[[tuple[Any, ...], dict[str, Any], list[Any]], Any]:
+    stores: list[tuple[_Place, Template | None]], templates: list[Template], assemble: Callable[..., Any]
+) -> _Finish:
+    """Puts a run's buffers where they belong; in-place operators on one tensor and on a whole list take a short way."""
+    places = [place for place, resized in stores if resized is None]
+    if len(places) == len(stores) > 0 and not templates:
+        first = places[0]
+        if len(places) == 1 and first == _Place(0):
+
+            def one(args: tuple[Any, ...], kwargs: dict[str, Any], buffers: list[Any]) -> Any:
+                args[0].untyped_storage().buffer = buffers[0]
+                return assemble(args, kwargs, ())
+
+            return one
+        if places == [_Place(0, member) for member in range(len(places))]:
+
+            def whole_list(args: tuple[Any, ...], kwargs: dict[str, Any], buffers: list[Any]) -> Any:
+                for tensor, buffer in zip(args[0], buffers):
+                    tensor.untyped_storage().buffer = buffer
+                return assemble(args, kwargs, ())
+
+            return whole_list
+
     def finish(args: tuple[Any, ...], kwargs: dict[str, Any], buffers: list[Any]) -> Any:
-        for (access, resized), buffer in zip(stores, buffers):
-            tensor = access(args, kwargs)
+        for (place, resized), buffer in zip(stores, buffers):
+            tensor = place.of(args, kwargs)
             if resized is None:
                 tensor.untyped_storage().buffer = buffer
             else:
