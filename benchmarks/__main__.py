@@ -1,4 +1,4 @@
-"""``python -m benchmarks [CASE ...] [--json FILE]``."""
+"""``python -m benchmarks [CASE ...]``: a table on standard error, every figure as JSON on standard output."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .cases import CASES, run
 def main() -> None:
     parser = argparse.ArgumentParser(description="Ratios of the device against peers on the same work in the same run.")
     parser.add_argument("case", nargs="*", help=f"one or more of {', '.join(CASES)} (default: all)")
-    parser.add_argument("--json", type=Path, help="also write every figure to this file")
+    parser.add_argument("--json", type=Path, help="write the JSON to this file instead of standard output")
     options = parser.parse_args()
     unknown = sorted(set(options.case) - set(CASES))
     if unknown:
         parser.error(f"unknown case {', '.join(unknown)}: choose among {', '.join(CASES)}")
     torch.set_num_threads(os.cpu_count() or 1)
-    console = Console()
+    console = Console(stderr=True)
     table = Table("work", "against", "ratio", "target", "met", "IQR / median", "others' load")
     rows = []
     for row, _seconds in run(options.case or list(CASES)):
@@ -43,15 +43,18 @@ def main() -> None:
         table.add_row(row.name, row.peer, ratio, row.target, met, spread, load)
         console.print(f"measured: {row.name}: {ratio}", style="dim", soft_wrap=True)
     console.print(table)
+    machine = {
+        "processors": os.cpu_count(),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "jax": jax.__version__,
+    }
+    figures = json.dumps({"machine": machine, "rows": [asdict(r) for r in rows]}, indent=1)
     if options.json:
-        machine = {
-            "processors": os.cpu_count(),
-            "platform": platform.platform(),
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "jax": jax.__version__,
-        }
-        options.json.write_text(json.dumps({"machine": machine, "rows": [asdict(r) for r in rows]}, indent=1))
+        options.json.write_text(figures)
+    else:
+        print(figures)
 
 
 if __name__ == "__main__":
