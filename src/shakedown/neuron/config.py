@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from .errors import ConfigError
 
@@ -44,7 +43,7 @@ def _choice(*allowed: str) -> Callable[[str], str]:
 
 @dataclass(frozen=True)
 class Setting(Generic[T]):
-    """One environment variable. ``setting()`` gives its value now; nothing is cached but scoped overrides."""
+    """One environment variable. ``setting()`` gives its value now; nothing is cached."""
 
     name: str
     default: T
@@ -52,8 +51,6 @@ class Setting(Generic[T]):
     help: str
 
     def __call__(self) -> T:
-        if self.name in _overrides:
-            return _overrides[self.name]
         text = os.environ.get(self.name)
         if text is None:
             return self.default
@@ -62,8 +59,6 @@ class Setting(Generic[T]):
         except ValueError as allowed:
             raise ConfigError(f"{self.name}={text!r} cannot be used: it must be {allowed}") from None
 
-
-_overrides: dict[str, Any] = {}
 
 DEVICE = Setting(
     "SHAKEDOWN_DEVICE",
@@ -87,20 +82,3 @@ STRICT_FALLBACK = Setting(
     _flag,
     "an operator that has a lowering must not retreat to the CPU after an error; it raises instead",
 )
-
-SETTINGS: tuple[Setting[Any], ...] = (DEVICE, CACHE_DIR, CACHE, MAX_PLANS, STRICT_FALLBACK)
-
-
-@contextmanager
-def override(setting: Setting[T], value: T) -> Iterator[None]:
-    """Use `value` for `setting` inside the context, whatever the environment says."""
-    missing = object()
-    before = _overrides.get(setting.name, missing)
-    _overrides[setting.name] = value
-    try:
-        yield
-    finally:
-        if before is missing:
-            del _overrides[setting.name]
-        else:
-            _overrides[setting.name] = before

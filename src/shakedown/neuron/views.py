@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from .buffer import contiguous_stride, storage_nbytes
-from .dtypes import is_complex, is_float, is_integral, to_numpy, to_torch
+from .dtypes import is_complex, is_float, is_integral, to_numpy
 
 Array: TypeAlias = jax.Array
 
@@ -224,8 +224,3 @@ def pack(value: Array, view: View) -> Array:
     if view.stride == contiguous_stride(view.size):
         return cast(value, view.dtype).reshape(-1)
     return write(jnp.zeros((length,), dtype), view, value)
-
-
-def of_array(array: Array) -> View:
-    """The row-major view of a whole array."""
-    return View(to_torch(array.dtype), tuple(array.shape), contiguous_stride(tuple(array.shape)))

@@ -24,7 +24,8 @@ class Lowering:
     ``static``: number arguments that the lowering needs as Python values (they become part of the key), or a predicate
     ``name -> (value -> bool)`` that says which values to specialise on. ``random``: takes a ``key`` (uint32[4]) as its last
     keyword. ``mutates``: arguments written although the schema does not say so; their new values follow the returns.
-    ``takes_outputs``: wants the output :class:`~..views.View`\\ s as keyword ``outputs``.
+    ``takes_outputs``: wants the output :class:`~..views.View`\\ s as keyword ``outputs``. ``graph_only``: of a view, which
+    eager execution leaves to PyTorch so that it keeps its aliasing.
     """
 
     op: OpOverload
