@@ -197,3 +197,15 @@ def test_listeners_see_each_event_once():
     assert [e.name for e in seen] == ["aten::add.Tensor", "device-to-host"]
     assert all(e.duration_ns > 0 for e in seen)
     assert seen[1].nbytes == 8
+
+
+def test_listeners_see_first_calls_and_calls_with_cpu_scalars():
+    x, scalar = torch.ones(5, 3, device="neuron"), torch.tensor(2.0)
+    seen: list[events.Event] = []
+    with events.subscribe(seen.append):
+        x.hypot(x)
+        x.mul(scalar)
+        x.mul(scalar)
+    executed = [e for e in seen if e.kind == "execute"]
+    assert [e.name for e in executed] == ["aten::hypot", "aten::mul.Tensor", "aten::mul.Tensor"]
+    assert all(e.duration_ns > 0 for e in executed)

@@ -147,8 +147,7 @@ def kernel_of(operator: Operator) -> Callable[..., Any]:
                 distinct = len(set(map(id, inputs))) == len(inputs)
                 key.append(distinct or _storage_pattern(operator, args, kwargs))
             if random:
-                generator = kwargs.get("generator")
-                inputs.append(rng.next_key() if generator is None else rng.key_from_generator(generator))
+                inputs.append(_random_key(kwargs))
         except AttributeError:  # a plain tensor without a buffer: of another device, or a CPU scalar
             return _careful(operator, args, kwargs)
         except (_HostTensor, LoweringError) as problem:
@@ -173,6 +172,21 @@ def kernel_of(operator: Operator) -> Callable[..., Any]:
     return kernel
 
 
+def _random_key(kwargs: dict[str, Any]) -> Any:
+    generator = kwargs.get("generator")
+    return rng.next_key() if generator is None else rng.key_from_generator(generator)
+
+
+def _finish(
+    operator: Operator, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], buffers: Any, start_ns: int
+) -> Any:
+    """Count a run that began at `start_ns` and put its buffers in place: what the hot path does in line."""
+    operator.tally.runs += 1
+    if events.listening:
+        events.emit_execute(operator.name, start_ns)
+    return plan.finish(args, kwargs, buffers if type(buffers) is list else [buffers])
+
+
 def _first_call(
     operator: Operator, key: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[Any]
 ) -> Any:
@@ -181,6 +195,7 @@ def _first_call(
     with _disable_current_modes(), torch.no_grad():
         try:
             plan = build(operator, args, kwargs)
+            start_ns = time.perf_counter_ns()
             buffers = plan.run(*inputs)
         except LoweringError as error:
             reason = error.reason
@@ -189,15 +204,10 @@ def _first_call(
             # would see there, or proves that the gap is ours, and then the call is recorded as a fallback.
             if config.STRICT_FALLBACK() and operator.lowering is not None:
                 raise
-            result = fallback.run(operator, args, kwargs, f"{type(error).__name__}: {_first_line(error)}")
-            _remember(operator, key, FallbackPlan(f"{type(error).__name__}: {_first_line(error)}"))
-            return result
+            reason = f"{type(error).__name__}: {_first_line(error)}"
         else:
             _remember(operator, key, plan)
-            operator.tally.runs += 1
-            if events.listening:
-                events.emit_execute(operator.name, time.perf_counter_ns())
-            return plan.finish(args, kwargs, buffers if type(buffers) is list else [buffers])
+            return _finish(operator, plan, args, kwargs, buffers, start_ns)
         result = fallback.run(operator, args, kwargs, reason)
         _remember(operator, key, FallbackPlan(reason))
         return result
@@ -270,17 +280,15 @@ def _careful(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     if operator.written:
         key.append(_storage_pattern(operator, args, kwargs))
     if operator.random:
-        generator = kwargs.get("generator")
-        inputs.append(rng.next_key() if generator is None else rng.key_from_generator(generator))
+        inputs.append(_random_key(kwargs))
     found = tuple(key)
     plan = operator.plans.get(found)
     if plan is None:
         return _first_call(operator, found, args, kwargs, inputs)
     if isinstance(plan, FallbackPlan):
         return fallback.run(operator, args, kwargs, plan.reason)
-    buffers = plan.run(*inputs)
-    operator.tally.runs += 1
-    return plan.finish(args, kwargs, buffers if type(buffers) is list else [buffers])
+    start_ns = time.perf_counter_ns()
+    return _finish(operator, plan, args, kwargs, plan.run(*inputs), start_ns)
 
 
 def operator_of(op: OpOverload) -> Operator:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import torch
 from torch.fx.node import map_arg
 
@@ -34,8 +35,6 @@ def _tensor_leaves(value: Any) -> list[torch.Tensor]:
 
 def _fold_in(key: Any, number: int) -> Any:
     """The key of random operator number `number` in a graph whose key is `key` (both uint32[4])."""
-    import jax.numpy as jnp
-
     mixed = jax.random.fold_in(jax.random.wrap_key_data(key[:2], impl="threefry2x32"), key[2] + jnp.uint32(number))
     return jnp.concatenate([jax.random.key_data(mixed), key[2:]])
 

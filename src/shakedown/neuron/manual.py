@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 import torch
 
 from . import events, lazy
-from .buffer import DEVICE, is_device_tensor, storage_nbytes
+from .buffer import DEVICE, contiguous_stride, is_device_tensor, storage_nbytes
+from .dtypes import to_torch
 from .lowering import registry
 from .transfer import adopt, empty, set_storage, to_device, to_host
 
@@ -108,20 +109,15 @@ def _copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) ->
         raise RuntimeError(f"cannot copy a {src.device} tensor to {DEVICE}: move it to the CPU first")
     if src.is_complex() and not self.is_complex():
         src = src.real
-    if (src.dim() == 0 and self.dim() == 0) or tuple(src.shape) == tuple(self.shape):
-        moved = to_device(src.to(self.dtype))
-        if _fills_storage(self) and self.stride() == moved.stride():
-            self.untyped_storage().buffer = moved.untyped_storage().buffer
-            return self
-    else:
-        moved = to_device(src.to(self.dtype))
+    moved = to_device(src.to(self.dtype))
+    if moved.shape == self.shape and moved.stride() == self.stride() and _fills_storage(self):
+        self.untyped_storage().buffer = moved.untyped_storage().buffer
+        return self
     return _run(torch.ops.aten.copy_.default, self, moved)
 
 
 def _fills_storage(tensor: torch.Tensor) -> bool:
     """Whether the tensor covers all of its storage, in the dtype that the buffer has."""
-    from .dtypes import to_torch
-
     storage = tensor.untyped_storage()
     needed = storage_nbytes(tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()))
     return (
@@ -177,8 +173,6 @@ def _set(
     size: list[int],
     stride: list[int] = (),  # type: ignore[assignment]
 ) -> torch.Tensor:
-    from .buffer import contiguous_stride
-
     return set_storage(self, source, storage_offset, tuple(size), tuple(stride) or contiguous_stride(tuple(size)))
 
 

@@ -207,9 +207,9 @@ def build(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     if operator.lowering is None and operator.decomposition is None:
         raise LoweringError("no lowering")
     call = _Call(operator, args, kwargs)
-    sizes_before = {index: tuple(meta.shape) for index, meta in call.metas().items()}
-    outs = _run_meta(operator, call)
     metas = call.metas()
+    sizes_before = {index: tuple(meta.shape) for index, meta in metas.items()}
+    outs = _run_meta(operator, call)
     writes = call.written_parameters()
     _leave_overlaps_to_the_cpu(call, writes)
     written = [metas[i] for i in writes]

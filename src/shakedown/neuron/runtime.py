@@ -125,21 +125,25 @@ def compile(run: Callable[..., Any], name: str, *, single: bool, donate: Sequenc
 # --- moving -------------------------------------------------------------------------------------------------------------
 
 
+def _array_of(host: torch.Tensor) -> np.ndarray:
+    """The elements of a CPU tensor as a numpy array of its own memory, of the dtype that JAX knows them by."""
+    dtype = to_numpy(host.dtype)
+    return host.detach().view(CARRIER[host.dtype.itemsize][1]).numpy().copy().view(dtype)
+
+
+def _record_transfer(direction: str, start_ns: int, nbytes: int) -> None:
+    events.record(
+        "transfer", direction, start_ns=start_ns, duration_ns=time.perf_counter_ns() - start_ns, nbytes=nbytes
+    )
+
+
 def upload(host: torch.Tensor) -> Array:
     """A device buffer with the elements of the one-dimensional, contiguous CPU tensor `host`; never shares its memory."""
     check_process()
-    dtype = to_numpy(host.dtype)
     start_ns = time.perf_counter_ns()
-    carrier = CARRIER[host.dtype.itemsize][1]
-    array = host.detach().resolve_conj().resolve_neg().view(carrier).numpy().copy().view(dtype)
+    array = _array_of(host.resolve_conj().resolve_neg())
     made = jnp.asarray(array)
-    events.record(
-        "transfer",
-        "host-to-device",
-        start_ns=start_ns,
-        duration_ns=time.perf_counter_ns() - start_ns,
-        nbytes=array.nbytes,
-    )
+    _record_transfer("host-to-device", start_ns, array.nbytes)
     return made
 
 
@@ -153,13 +157,7 @@ def download(buffer: Array, dtype: torch.dtype) -> torch.Tensor:
     array = np.array(buffer)
     raw = torch.from_numpy(array.view(np.uint8))
     host = raw[: raw.numel() // dtype.itemsize * dtype.itemsize].view(dtype)
-    events.record(
-        "transfer",
-        "device-to-host",
-        start_ns=start_ns,
-        duration_ns=time.perf_counter_ns() - start_ns,
-        nbytes=array.nbytes,
-    )
+    _record_transfer("device-to-host", start_ns, array.nbytes)
     return host
 
 
@@ -196,8 +194,7 @@ def number(value: Any) -> Array:
 
 def host_scalar(tensor: torch.Tensor) -> Array:
     """A 0-d CPU tensor as a 0-d device value of the same dtype (not weakly typed: it takes part in promotion)."""
-    dtype = to_numpy(tensor.dtype)
-    return jnp.asarray(tensor.detach().view(CARRIER[tensor.dtype.itemsize][1]).numpy().copy().view(dtype))
+    return jnp.asarray(_array_of(tensor))
 
 
 # --- waiting ------------------------------------------------------------------------------------------------------------
