@@ -1,4 +1,4 @@
-"""Special functions. What JAX has no form for (orthogonal polynomials, Airy and most Bessel functions) is not here."""
+"""Special functions that JAX has a form for; :mod:`.polynomials` and :mod:`.bessel` have the others."""
 
 from __future__ import annotations
 
