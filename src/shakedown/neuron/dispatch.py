@@ -197,6 +197,7 @@ def _first_call(
             plan = build(operator, args, kwargs)
             start_ns = time.perf_counter_ns()
             buffers = plan.run(*inputs)
+            plan.guard(operator)
         except LoweringError as error:
             reason = error.reason
         except Exception as error:
@@ -321,13 +322,21 @@ def program_kernel(op: OpOverload) -> Callable[..., Any]:
     return kernel_of(operator_of(op))
 
 
+_STARTS_WITH_VALUES = {"aten::linspace", "aten::logspace"}  # where a tensor is a bound, not an example of sizes
+
+
 def _on_the_asked_device(operator: Operator, kernel: Callable[..., Any]) -> Callable[..., Any]:
     """For ``rand_like(x, device="cpu")``: the dispatcher chose us for `x`, but the result belongs elsewhere."""
+
+    takes_values = operator.op._schema.name in _STARTS_WITH_VALUES
 
     def call(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         device = kwargs.get("device")
         if device is None or device.type == DEVICE.type:
             return kernel(self, *args, **kwargs)
+        if takes_values:
+            there = [a.to(device) if isinstance(a, torch.Tensor) else a for a in (self, *args)]
+            return operator.op(*there, **kwargs)
         like = torch.empty_strided(self.shape, self.stride(), dtype=self.dtype, device=device)
         return operator.op(like, *args, **kwargs)
 

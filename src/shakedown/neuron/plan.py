@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from . import runtime
+from . import fallback, refusals, runtime
 from .buffer import Template, storage_nbytes, template
 from .errors import LoweringError
 from .operators import Operator, Role
@@ -41,6 +41,24 @@ class Plan:
         single: Template | None,
     ) -> None:
         self.program, self.run, self.finish, self.single = program, run, finish, single
+
+    def guard(self, operator: Operator) -> None:
+        """After the first run: if the program has demands of its data, read whether they are met before finishing.
+
+        Where they are not, nothing has been put in place yet, and the CPU kernel raises what PyTorch raises.
+        """
+        demands = self.program.demands
+        if not demands:
+            return
+        inner = self.finish
+
+        def finish(args: tuple[Any, ...], kwargs: dict[str, Any], buffers: list[Any]) -> Any:
+            broken = runtime.read_int(buffers.pop())
+            if broken:
+                return fallback.run(operator, args, kwargs, demands[broken - 1].message)
+            return inner(args, kwargs, buffers)
+
+        self.finish, self.single = finish, None
 
 
 class FallbackPlan:
@@ -211,7 +229,9 @@ def build(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     sizes_before = {index: tuple(meta.shape) for index, meta in metas.items()}
     outs = _run_meta(operator, call)
     writes = call.written_parameters()
-    _leave_overlaps_to_the_cpu(call, writes)
+    _keep_sizes(operator, call, metas, sizes_before)
+    alias = _overlaps(call, writes)
+    refusals.check(operator, args, kwargs, list(call.tensors.values()), alias)
     written = [metas[i] for i in writes]
     fresh = [t for t in _flatten(outs) if not any(t is w for w in written)]
     if writes and fresh and not (operator.lowering is not None and operator.lowering.op is operator.op):
@@ -269,12 +289,29 @@ def _stores(
     return results, stores
 
 
-def _leave_overlaps_to_the_cpu(call: _Call, writes: list[int]) -> None:
-    """Refuse writes into memory that the call sees twice: PyTorch forbids most, and its CPU kernels know which.
+def _keep_sizes(
+    operator: Operator, call: _Call, metas: dict[int, torch.Tensor], sizes_before: dict[int, tuple[int, ...]]
+) -> None:
+    """Refuse an in-place call whose result has other sizes: some meta kernels resize what only an ``out=`` may be."""
+    outs: set[int] = set()
+    for argument in operator.op._schema.arguments:
+        if argument.is_out:
+            map_refs(call.template.get(argument.name), lambda ref: outs.add(ref.index))
+    for index, meta in metas.items():
+        if tuple(meta.shape) != sizes_before[index] and index not in outs:
+            raise LoweringError("an in-place result of other sizes")
+
+
+def _overlaps(call: _Call, writes: list[int]) -> bool:
+    """Whether a tensor is both read and written, as the same view: some operators refuse it, their CPU kernels know.
 
     (``meta`` kernels skip the check, which looks at addresses.) Operators on lists write one member after the other, so
     there a member that another one reads matters too.
+
+    Raises:
+        LoweringError: the call writes memory that it sees twice in another way, which PyTorch forbids or defines by order.
     """
+    alias = False
     for index in writes:
         tensor = call.tensors[index]
         if any(n > 1 and s == 0 for n, s in zip(tensor.shape, tensor.stride())):
@@ -288,9 +325,11 @@ def _leave_overlaps_to_the_cpu(call: _Call, writes: list[int]) -> None:
                 continue
             same = View.of(other) == View.of(tensor)
             if same and other_index not in writes and call.positions.get(index) == call.positions.get(other_index):
+                alias = True
                 continue  # read before it is written, by the same member
             if len(writes) > 1 or (not same and is_dense(tensor) and is_dense(other)):
                 raise LoweringError("the written tensor overlaps another argument")
+    return alias
 
 
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
@@ -324,6 +363,11 @@ def _values(builder: Builder, operator: Operator, call: _Call, expected: tuple[V
         kwargs["key"] = call.key
     if operator.lowering.takes_outputs:
         kwargs["outputs"] = expected
+    if operator.lowering.takes_inputs:
+        found: list[View] = []
+        for name in given:
+            map_refs(call.template[name], lambda ref: found.append(View.of(call.tensors[ref.index])))
+        kwargs["inputs"] = tuple(found)
     whole = builder.call(str(operator.lowering.op), operator.lowering.fn, args, kwargs, expected)
     return [builder.get(whole, i) for i in range(len(expected))]
 

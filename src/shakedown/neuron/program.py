@@ -7,20 +7,26 @@ writing them, values are logical: an array with a tensor's sizes. ``print(progra
     v3 = aten.mul.Tensor(v2, v1) : float32[8,64]
     v4 = pack v3 as float32[8,64]
     return v4
+
+A lowering may demand something of its data (:mod:`.lowering.checks`); the program then gives one result more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 
 from . import views
 from .dtypes import to_torch
 from .errors import LoweringError
+from .lowering.checks import Demand, collecting
 from .views import View
+
+if TYPE_CHECKING:
+    from .profiles.rules import Profile
 
 Parameter = Literal["buffer", "number", "key"]
 
@@ -78,12 +84,17 @@ def map_refs(tree: Any, fn: Callable[[Ref], Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A finished program; build one with :class:`Builder`. Calling it evaluates its steps (normally under ``jax.jit``)."""
+    """A finished program; build one with :class:`Builder`. Calling it evaluates its steps (normally under ``jax.jit``).
+
+    The call gives the one result, or the list of them. When it fills `demands`, the results are always a list, which
+    ends with the number of the first demand that the data does not meet (int32[], 1 for the first, 0 when all are met).
+    """
 
     name: str
     parameters: tuple[Parameter, ...]
     steps: tuple[Step, ...]
     results: tuple[Ref, ...]
+    demands: list[Demand] = field(default_factory=list, compare=False)  # of the data; known once the program was traced
 
     def __call__(self, *inputs: Any) -> Any:
         values: list[Any] = [*inputs, *([None] * len(self.steps))]
@@ -91,9 +102,14 @@ class Program:
         def value_of(ref: Ref) -> Any:
             return values[ref.index]
 
-        for step in self.steps:
-            values[step.to.index] = self._evaluate(step, value_of)
+        with collecting() as demands:
+            for step in self.steps:
+                demands.operator = step.name
+                values[step.to.index] = self._evaluate(step, value_of)
         results = [values[r.index] for r in self.results]
+        self.demands[:] = demands.stated
+        if demands.stated:
+            return [*results, demands.first_broken()]
         return results[0] if len(results) == 1 else results
 
     def _evaluate(self, step: Step, value_of: Callable[[Ref], Any]) -> Any:
@@ -162,10 +178,13 @@ def _conform(step: Step, result: Any) -> Any:
 
 
 class Builder:
-    """Collects parameters, then steps; :meth:`finish` gives the verified :class:`Program`."""
+    """Collects parameters, then steps; :meth:`finish` gives the verified :class:`Program`.
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    Under a support profile, `profile`, operators compute in the dtypes that it allows.
+    """
+
+    def __init__(self, name: str, profile: Profile | None = None) -> None:
+        self.name, self.profile = name, profile
         self._parameters: list[Parameter] = []
         self._steps: list[Step] = []
 
@@ -204,6 +223,8 @@ class Builder:
         outputs: tuple[View, ...] | None,
     ) -> Ref:
         """Call `lowering`. With `outputs` given, the value is the flat list of the operator's tensors."""
+        if self.profile is not None:
+            lowering = self.profile.narrowed(name, lowering, outputs)
         return self._step("call", *args, name=name, lowering=lowering, kwargs=kwargs, outputs=outputs)
 
     def finish(self, results: Sequence[Ref]) -> Program:

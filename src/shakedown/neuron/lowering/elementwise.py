@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from .checks import require
 from .common import (
     Array,
     computation,
@@ -91,6 +92,7 @@ def div_mode(self: Array, other: Any, rounding_mode: str | None) -> Array:
         return div(self, other)
     common, (a, b) = computation(self, other)
     if is_integral(common):
+        _no_zero(b)
         return lax.div(*_aligned(a, b)) if rounding_mode == "trunc" else _floor_div_integers(*_aligned(a, b))
     if rounding_mode == "floor":
         return _floor_div_floats(a, b)
@@ -101,6 +103,12 @@ def div_mode(self: Array, other: Any, rounding_mode: str | None) -> Array:
 @lower("floor_divide", "floor_divide.Scalar")
 def floor_divide(self: Array, other: Any) -> Array:
     return div_mode(self, other, "floor")
+
+
+def _no_zero(divisor: Array) -> None:
+    """Demand of an integer divisor what the CPU's division traps on. (PyTorch names Python's error in a RuntimeError.)"""
+    if is_integral(divisor.dtype):
+        require(divisor != 0, RuntimeError, "ZeroDivisionError")
 
 
 def _aligned(a: Array, b: Array) -> tuple[Array, Array]:
@@ -132,6 +140,7 @@ def remainder(self: Any, other: Any) -> Array:
     """The remainder with the sign of the divisor."""
     _, (a, b) = common_values(self, other)
     a, b = _aligned(a, b)
+    _no_zero(b)
     mod = lax.rem(a, b)
     return jnp.where((mod != 0) & ((b < 0) != (mod < 0)), mod + b, mod)
 
@@ -140,7 +149,9 @@ def remainder(self: Any, other: Any) -> Array:
 def fmod(self: Array, other: Any) -> Array:
     """The remainder with the sign of the dividend."""
     _, (a, b) = common_values(self, other)
-    return lax.rem(*_aligned(a, b))
+    a, b = _aligned(a, b)
+    _no_zero(b)
+    return lax.rem(a, b)
 
 
 # --- powers -----------------------------------------------------------------------------------------------------------

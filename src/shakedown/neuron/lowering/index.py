@@ -1,7 +1,7 @@
 """Reading and writing at positions that are data: gather and scatter, indexing by tensors, embeddings.
 
-Positions are not checked against sizes: a program cannot raise. One out of range reads an element at the edge, and
-writes nothing. Negative positions count from the end where PyTorch says so.
+A position outside its dimension is an unmet demand (:mod:`.checks`); within the program it reads an element at the edge,
+and writes nothing. Negative positions count from the end where PyTorch says so.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 
 from ..errors import LoweringError
+from .checks import require, require_index
 from .common import Array, cast, is_float, is_integral, number_as, opmath, to_torch
 from .reduce import _norm
 from .registry import lower
@@ -39,6 +40,7 @@ def _take(x: Array, index: Array, axis: int) -> Array:
 def gather(self: Array, dim: int, index: Array, sparse_grad: bool = False) -> Array:
     if index.size == 0:
         return jnp.zeros(index.shape, self.dtype)
+    require_index(index, self.shape[_axis(dim, self)] if self.ndim else 1, error=RuntimeError)
     if self.ndim == 0:
         return jnp.broadcast_to(self, index.shape)
     axis = _axis(dim, self)
@@ -123,6 +125,7 @@ def _reduced(
 def _as_vectors(self: Array, dim: int, index: Array, src: Any) -> tuple[Array, int, Array, Array]:
     """Arguments of a scatter with 0-d tensors made one-dimensional, and a number in place of the source spread out."""
     x, index = jnp.atleast_1d(self), jnp.atleast_1d(index)
+    require_index(index, x.shape[dim % x.ndim], error=RuntimeError)
     if not hasattr(src, "ndim") or getattr(src, "weak_type", False):
         src = jnp.broadcast_to(number_as(src, self.dtype), index.shape)
     return x, dim % x.ndim, index, jnp.atleast_1d(src)
@@ -160,6 +163,7 @@ def scatter_reduce(self: Array, dim: int, index: Array, src: Array, reduce: str,
 
 @lower("index_select")
 def index_select(self: Array, dim: int, index: Array) -> Array:
+    require_index(index, self.shape[_axis(dim, self)] if self.ndim else 1)
     if self.ndim == 0:
         return jnp.broadcast_to(self, (1,) if index.ndim else ()).reshape(self.shape)
     return _take(self, index.reshape(-1), _axis(dim, self))
@@ -178,6 +182,7 @@ def _slices(x: Array, axis: int, index: Array, updates: Array, how: str) -> Arra
 def _as_slices(self: Array, dim: int, index: Array, source: Array) -> tuple[Array, int, Array, Array]:
     x, index = jnp.atleast_1d(self), index.reshape(-1)
     axis = dim % x.ndim
+    require_index(index, x.shape[axis])
     shape = [index.shape[0] if d == axis else n for d, n in enumerate(x.shape)]
     return x, axis, index, source.reshape(shape)
 
@@ -203,6 +208,7 @@ def index_copy(self: Array, dim: int, index: Array, source: Array) -> Array:
 def index_fill(self: Array, dim: int, index: Array, value: Any) -> Array:
     x, index = jnp.atleast_1d(self), index.reshape(-1)
     axis = dim % x.ndim
+    require_index(index, x.shape[axis], wraps=True)
     index = jnp.where(index < 0, index + x.shape[axis], index)
     shape = [index.shape[0] if d == axis else n for d, n in enumerate(x.shape)]
     return _slices(x, axis, index, jnp.broadcast_to(number_as(value, x.dtype), shape), "set").reshape(self.shape)
@@ -225,11 +231,13 @@ def _wrapped(index: Array, length: int) -> Array:
 def take(self: Array, index: Array) -> Array:
     if index.size == 0:
         return jnp.zeros(index.shape, self.dtype)
+    require_index(index, self.size, wraps=True)
     return _take(self.reshape(-1), _wrapped(index, self.size), 0)
 
 
 @lower("put")
 def put(self: Array, index: Array, source: Array, accumulate: bool = False) -> Array:
+    require_index(index, self.size, wraps=True)
     flat, index = self.reshape(-1), _wrapped(index.reshape(-1), self.size)
     how = "sum" if accumulate else "set"
     if not accumulate:
@@ -241,6 +249,7 @@ def put(self: Array, index: Array, source: Array, accumulate: bool = False) -> A
 def masked_scatter(self: Array, mask: Array, source: Array) -> Array:
     shape = jnp.broadcast_shapes(self.shape, mask.shape)
     x, flat = jnp.broadcast_to(self, shape), jnp.broadcast_to(mask, shape).reshape(-1)
+    require(jnp.sum(flat) <= source.size, RuntimeError, "masked_scatter with fewer values than the mask has places")
     if source.size == 0:
         return x
     number = prefix_sum(flat.astype(jnp.int32)) - 1 if flat.shape[0] else flat.astype(jnp.int32)
@@ -314,8 +323,21 @@ def _refill(entries: tuple[Any, ...], arrays: Any) -> tuple[Any, ...]:
     return tuple(e if isinstance(e, slice) else next(supply) for e in entries)
 
 
-lower("index.Tensor", graph_only=True)(_index)
-lower("_unsafe_index.Tensor")(_index)
+def _require_positions(self: Array, indices: list[Array | None], values: int = 1) -> None:
+    """Demand of each index that it lies in its dimension; nothing when no element is read or written."""
+    for size, index in zip(self.shape, indices):
+        if index is not None and values and index.dtype not in (np.bool_, np.uint8):
+            require_index(index, size, wraps=True)
+
+
+@lower("index.Tensor", graph_only=True)
+def index_tensor(self: Array, indices: list[Array | None]) -> Array:
+    result = _index(self, indices)
+    _require_positions(self, indices, result.size)
+    return result
+
+
+lower("_unsafe_index.Tensor")(index_tensor)
 
 
 def _by_mask(self: Array, indices: list[Array | None], values: Array, accumulate: bool) -> Array | None:
@@ -351,6 +373,7 @@ def _put(self: Array, indices: list[Array | None], values: Any, accumulate: bool
 
 @lower("index_put", graph_only=True)
 def index_put(self: Array, indices: list[Array | None], values: Array, accumulate: bool = False) -> Array:
+    _require_positions(self, indices, jnp.size(values))
     return _put(self, indices, values, accumulate)
 
 
@@ -358,6 +381,7 @@ def index_put(self: Array, indices: list[Array | None], values: Array, accumulat
 def _index_put_impl(
     self: Array, indices: list[Array | None], values: Array, accumulate: bool = False, unsafe: bool = False
 ) -> Array:
+    _require_positions(self, indices, jnp.size(values))
     return _put(self, indices, values, accumulate)
 
 
@@ -386,6 +410,7 @@ def _unsafe_masked_index_put_accumulate(self: Array, mask: Array, indices: list[
 def embedding(
     weight: Array, indices: Array, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
 ) -> Array:
+    require_index(indices, weight.shape[0])
     return _take(weight, indices, 0)
 
 
@@ -407,6 +432,8 @@ def embedding_dense_backward(
 @lower("embedding_renorm", static=("norm_type",))
 def embedding_renorm(self: Array, indices: Array, max_norm: Any, norm_type: Any) -> Array:
     x = self.astype(opmath(self.dtype))
+    require_index(indices, self.shape[0], wraps=True)
+    indices = _wrapped(indices, self.shape[0])
     used = jnp.zeros((self.shape[0],), bool).at[indices.reshape(-1)].set(True, mode="promise_in_bounds")
     size, limit = _norm(x, norm_type, (1,), False, None), number_as(max_norm, x.dtype)
     factor = jnp.where(used & (size > limit), limit / (size + 1e-7), 1)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
+from .checks import require, require_index
 from .common import Array, computation, number_as
 from .metas import meta
 from .registry import lower
@@ -42,7 +43,7 @@ def mse_loss_backward(grad_output: Array, self: Array, target: Array, reduction:
     return _share(2 * gap * g, gap.size, reduction)
 
 
-@lower("smooth_l1_loss")
+@lower("smooth_l1_loss", static={"beta": lambda v: v < 0})  # which meta tensors refuse
 def smooth_l1_loss(self: Array, target: Array, reduction: int = 1, beta: Any = 1.0) -> Array:
     _, (x, t) = computation(self, target)
     b, z = number_as(beta, x.dtype), jnp.abs(x - t)
@@ -57,7 +58,7 @@ def smooth_l1_loss_backward(grad_output: Array, self: Array, target: Array, redu
     return _share(slope * g, gap.size, reduction)
 
 
-@lower("huber_loss")
+@lower("huber_loss", static={"delta": lambda v: not v > 0})  # which meta tensors refuse
 def huber_loss(self: Array, target: Array, reduction: int = 1, delta: Any = 1.0) -> Array:
     _, (x, t) = computation(self, target)
     d, z = number_as(delta, x.dtype), jnp.abs(x - t)
@@ -78,6 +79,8 @@ def huber_loss_backward(grad_output: Array, self: Array, target: Array, reductio
 def binary_cross_entropy(self: Array, target: Array, weight: Array | None = None, reduction: int = 1) -> Array:
     """Logarithms are held above -100, as in ATen/native/Loss.cpp."""
     _, (x, t, w) = computation(self, target, weight)
+    require((x >= 0) & (x <= 1), RuntimeError, "all elements of input should be between 0 and 1")
+    require((t >= 0) & (t <= 1), RuntimeError, "all elements of target should be between 0 and 1")
     loss = (t - 1) * jnp.maximum(jnp.log1p(-x), -100) - t * jnp.maximum(jnp.log(x), -100)
     return _reduced(loss if w is None else loss * w, reduction)
 
@@ -123,6 +126,7 @@ def _weights_of(
     """(target made safe to index with, weight of each target, which is 0 where the target is ignored)."""
     ignored = target == ignore_index
     safe = jnp.where(ignored, 0, target).astype(jnp.int64)
+    require(ignored | (target >= 0) & (target < classes), IndexError, f"a target out of bounds for {classes} classes")
     each = jnp.ones(target.shape, dtype) if weight is None else weight[jnp.clip(safe, 0, classes - 1)]
     return safe, jnp.where(ignored, 0, each)
 
@@ -209,6 +213,7 @@ def multi_margin_loss(
 ) -> Array:
     _, (x, w) = computation(_as_batch(self), weight)
     target = target.reshape(-1)
+    require_index(target, x.shape[1], error=RuntimeError)
     z, _ = _margins(x, target, margin)
     z = z if p == 1 else z * z
     loss = jnp.sum(z if w is None else z * w[target][:, None], axis=1) / x.shape[1]
@@ -227,6 +232,7 @@ def multi_margin_loss_backward(
 ) -> Array:
     _, (g, x, w) = computation(grad_output, _as_batch(self), weight)
     target = target.reshape(-1)
+    require_index(target, x.shape[1], error=RuntimeError)
     z, own = _margins(x, target, margin)
     slope = jnp.where(z > 0, 1.0, 0.0).astype(x.dtype) if p == 1 else 2 * z
     if w is not None:
@@ -260,6 +266,7 @@ def _pair_hinges(x: Array, target: Array) -> tuple[Array, Array, Array]:
 @lower("multilabel_margin_loss_forward")
 def multilabel_margin_loss(self: Array, target: Array, reduction: int) -> tuple[Array, Array]:
     _, (x,) = computation(_as_batch(self))
+    require_index(target + 1, x.shape[1] + 1, error=RuntimeError)  # -1 ends a list
     z, _, listed = _pair_hinges(x, _as_batch(target))
     loss = jnp.sum(z, axis=(1, 2)) / x.shape[1]
     return _reduced(loss.reshape(self.shape[:-1]), reduction), listed.reshape(target.shape)
@@ -270,6 +277,7 @@ def multilabel_margin_loss_backward(
     grad_output: Array, self: Array, target: Array, reduction: int, is_target: Array
 ) -> Array:
     _, (g, x) = computation(grad_output, _as_batch(self))
+    require_index(target + 1, x.shape[1] + 1, error=RuntimeError)
     z, safe, _ = _pair_hinges(x, _as_batch(target))
     pairs = (z > 0).astype(x.dtype)
     classes = jnp.arange(x.shape[1], dtype=safe.dtype)

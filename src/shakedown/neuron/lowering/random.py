@@ -13,6 +13,7 @@ from jax import lax
 
 from ..errors import LoweringError
 from ..views import View
+from .checks import require
 from .common import Array, is_complex, is_float, number_as, opmath, to_numpy
 from .registry import lower
 from .threefry import bits64, digits, integers, jax_key, normal, open_uniform, uniform
@@ -45,6 +46,7 @@ def _bounded(u: Array, low: Any, high: Any, dtype: np.dtype[Any]) -> Array:
 @lower("uniform", random=True)
 def uniform_(self: Array, from_: Any = 0.0, to: Any = 1.0, *, key: Array, **named: Any) -> Array:
     low = named.pop("from", from_)  # the schema's name is a Python keyword
+    require(number_as(low, np.float64) <= number_as(to, np.float64), RuntimeError, "uniform_ with from above to")
     return _bounded(uniform(key, self.shape, self.dtype), low, to, self.dtype)
 
 
@@ -79,6 +81,7 @@ def normal_functional(self: Array, mean: Any = 0.0, std: Any = 1.0, *, key: Arra
 
 @lower("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor", random=True, takes_outputs=True)
 def normal_tensors(mean: Any, std: Any = 1.0, *, key: Array, outputs: Sequence[View]) -> Array:
+    require(jnp.asarray(std) >= 0, RuntimeError, "normal expects all elements of std >= 0.0")
     return _affine(key, mean, std, outputs[0])
 
 
@@ -118,6 +121,7 @@ def randint_like_low(self: Array, low: int, high: int, *, key: Array, **_: Any) 
 
 @lower("randint_like.Tensor", "randint_like.Tensor_generator", random=True)
 def randint_like_tensor(self: Array, high: Array, *, key: Array, **_: Any) -> Array:
+    require(high > 0, RuntimeError, "random_ expects 'from' to be less than 'to'")
     return (bits64(key, self.shape) % high.reshape(()).astype(jnp.uint64)).astype(jnp.int64)
 
 
@@ -157,6 +161,7 @@ _NO_PROBABILITY = {"p": lambda v: not 0 <= v <= 1}
 
 @lower("bernoulli", random=True)
 def bernoulli(self: Array, *, key: Array) -> Array:
+    require((self >= 0) & (self <= 1), RuntimeError, "a probability outside [0, 1]")
     return uniform(key, self.shape, _real(self.dtype)) < self
 
 
@@ -169,6 +174,8 @@ def bernoulli_p(self: Array, p: Any = 0.5, *, key: Array) -> Array:
 
 @lower("bernoulli.Tensor", random=True)
 def bernoulli_tensor(self: Array, p: Array, *, key: Array) -> Array:
+    if self.size:
+        require((p >= 0) & (p <= 1), RuntimeError, "a probability outside [0, 1]")
     return uniform(key, self.shape, _real(p.dtype)) < p
 
 
@@ -222,9 +229,10 @@ def multinomial(self: Array, num_samples: int, replacement: bool = False, *, key
     """Draws by inversion with replacement, as the largest ``p / e`` without, ``e`` exponential.
 
     (Efraimidis and Spirakis, "Weighted random sampling with a reservoir", 2006.)
-    Negative or infinite weights are not refused: that would need their values on the host.
     """
     weights = self.astype(_real(self.dtype))
+    require((weights >= 0) & jnp.isfinite(weights), RuntimeError, "a probability that is negative, infinite or NaN")
+    require(jnp.sum(weights, axis=-1) > 0, RuntimeError, "invalid multinomial distribution (sum of probabilities <= 0)")
     if not replacement or num_samples == 1:
         race = weights / -jnp.log(open_uniform(key, weights.shape, weights.dtype))
         if num_samples == 1:
@@ -244,6 +252,7 @@ def multinomial(self: Array, num_samples: int, replacement: bool = False, *, key
 
 @lower("poisson", random=True)
 def poisson(self: Array, *, key: Array) -> Array:
+    require(self >= 0, RuntimeError, "invalid Poisson rate, expected rate to be non-negative")
     return jax.random.poisson(jax_key(key), self.astype(_real(self.dtype)))
 
 

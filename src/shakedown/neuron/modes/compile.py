@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
@@ -22,6 +22,7 @@ from ..device import _start
 from ..errors import LoweringError, UnsupportedCompileOption
 from ..graph import GraphLowering
 from ..lowering import registry
+from ..lowering.checks import Demand
 from ..program import Builder, Program, Ref
 from ..transfer import set_storage, to_device, view_on
 from ..views import View
@@ -111,7 +112,7 @@ class _Graph:
             and found.random
             for n in module.graph.nodes
         )
-        self.programs: dict[Any, tuple[Callable[..., Any], list[int], list[_Output]]] = {}
+        self.programs: dict[Any, tuple[Callable[..., Any], list[int], list[_Output], Program]] = {}
         self.by_operator = False
         # Lower once for the captured layouts, so that an operator without a lowering is known at compile time.
         views = [View.of(v) if isinstance(v := n.meta.get("val"), torch.Tensor) else None for n in self.placeholders]
@@ -154,17 +155,35 @@ class _Graph:
                 except LoweringError as error:
                     self._give_up(error.reason)
                     return self.module(*arguments)
-            self.programs[tuple(key)] = run, mutated, outputs
+            self.programs[tuple(key)] = run, mutated, outputs, program
         else:
-            run, mutated, outputs = found
+            run, mutated, outputs, program = found
             results = run(*buffers)
         if type(results) is not list:
             results = [results]
         self.tally.runs += 1
+        if program.demands:
+            broken = runtime.read_int(results.pop())
+            if broken:
+                self._refuse(arguments, program.demands[broken - 1])
         for number, buffer in zip(mutated, results):
             arguments[number].untyped_storage().buffer = buffer
         fresh = results[len(mutated) :]
         return [make(arguments, fresh) for make in outputs]
+
+    def _refuse(self, arguments: list[Any], broken: Demand) -> NoReturn:
+        """Raise for data that an operator of the graph does not accept, before anything is put in place.
+
+        The graph's operators, run one by one on the same data, raise what eager execution raises. Where a random value
+        was to blame they may not, and then the demand itself is the error.
+        """
+        where = f"(in {broken.operator} of graph {self.name})"
+        try:
+            # The graph's own writes are its last nodes, so they come after whatever raises.
+            self.module(*arguments)
+        except (IndexError, ValueError, RuntimeError) as error:
+            raise type(error)(f"{error} {where}") from None
+        raise broken.error(f"{broken.message} {where}")
 
     def _lower(self, views: list[View | None]) -> tuple[Program, list[int], list[_Output]]:
         builder = Builder(self.name)
