@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 Kind = Literal["execute", "fallback", "compile", "transfer", "synchronize"]
 NO_PHASE = ""
+DECOMPOSED = "decomposed"  # detail of an operator that runs through PyTorch's decomposition, as one program
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +39,10 @@ class Event:
 class Tally:
     """How often one operator ran since the last drain. The hot path does ``tally.runs += 1`` and nothing else."""
 
-    __slots__ = ("name", "runs")
+    __slots__ = ("detail", "name", "runs")
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, detail: str = "") -> None:
+        self.name, self.detail = name, detail
         self.runs = 0
 
 
@@ -62,12 +63,12 @@ _listeners: list[Callable[[Event], None]] = []
 listening = False  # read on the hot path: true while any listener is subscribed
 
 
-def tally(name: str) -> Tally:
+def tally(name: str, detail: str = "") -> Tally:
     """The tally of the operator `name`; one object for the life of the process."""
     with _lock:
         found = _tallies.get(name)
         if found is None:
-            found = _tallies[name] = Tally(name)
+            found = _tallies[name] = Tally(name, detail)
         return found
 
 
@@ -99,7 +100,7 @@ def _drain() -> None:
     for item in _tallies.values():
         if item.runs:
             runs, item.runs = item.runs, 0
-            _counts.setdefault(("execute", item.name, _phase, ""), Count()).count += runs
+            _counts.setdefault(("execute", item.name, _phase, item.detail), Count()).count += runs
 
 
 @contextmanager

@@ -1,12 +1,7 @@
-"""The command line: parse, call, print.
-
-Exit codes: 0 every tested cell passed (or the record verifies); 1 a tested cell failed, or nothing could be concluded
-(or the record does not verify); 2 bad input, nothing measured; 130 interrupted.
-"""
+"""``shakedown run`` and ``shakedown verify``."""
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -16,43 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-import shakedown
-
-PASSED, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
-
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+from .common import BAD_INPUT, FAILED, INTERRUPTED, PASSED, fail, many
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        print(f"shakedown {shakedown.__version__}")
-        raise typer.Exit(PASSED)
-
-
-@app.callback()
-def root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
-    ] = False,
-) -> None:
-    """Rehearse and prove a PyTorch workload's move to AWS Trainium."""
-
-
-def _many(values: list[str] | None) -> tuple[str, ...]:
-    """Options may be repeated or hold several values with commas."""
-    return tuple(part.strip() for value in values or [] for part in value.split(",") if part.strip())
-
-
-def _fail(message: str, code: int, as_json: bool) -> typer.Exit:
-    """Say what went wrong, once: as JSON on standard output, or in words on standard error."""
-    if as_json:
-        print(json.dumps({"error": message, "exit_code": code}))
-    else:
-        Console(stderr=True, soft_wrap=True).print(f"[bold red]shakedown:[/] {escape(message)}")
-    return typer.Exit(code)
-
-
-@app.command()
 def run(
     workload: Annotated[str, typer.Argument(help="decoder, cnn, or a Python file that defines a workload.")],
     target: Annotated[str, typer.Option(help="neuron, cuda, xpu, mps or cpu.")] = "neuron",
@@ -75,9 +36,9 @@ def run(
         workload=workload,
         out=folder,
         target=target,
-        modes=_many(modes) or ("eager", "compiled"),
-        dtypes=_many(dtype),
-        cases=_many(case),
+        modes=many(modes) or ("eager", "compiled"),
+        dtypes=many(dtype),
+        cases=many(case),
         requirements=requirements,
         timeout_seconds=timeout,
     )
@@ -94,11 +55,11 @@ def run(
 
             record = trial.run(request, show)
     except errors.BadInput as error:
-        raise _fail(str(error), BAD_INPUT, as_json) from None
+        raise fail(str(error), BAD_INPUT, as_json) from None
     except (errors.Interrupted, KeyboardInterrupt) as error:
-        raise _fail(str(error) or "interrupted", INTERRUPTED, as_json) from None
+        raise fail(str(error) or "interrupted", INTERRUPTED, as_json) from None
     except errors.TrialError as error:
-        raise _fail(str(error), FAILED, as_json) from None
+        raise fail(str(error), FAILED, as_json) from None
     if as_json:
         print(record.model_dump_json(indent=1))
     else:
@@ -106,7 +67,6 @@ def run(
     raise typer.Exit(record.exit_code)
 
 
-@app.command()
 def verify(
     directory: Annotated[Path, typer.Argument(help="The directory of a finished trial.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")] = False,
@@ -117,7 +77,7 @@ def verify(
     try:
         result = record.verify(directory)
     except errors.RecordError as error:
-        raise _fail(str(error), BAD_INPUT, as_json) from None
+        raise fail(str(error), BAD_INPUT, as_json) from None
     if as_json:
         print(result.model_dump_json(indent=1))
     else:
@@ -130,12 +90,3 @@ def verify(
             f"{result.verdict_in_record}, judged again {result.verdict_judged_again}"
         )
     raise typer.Exit(PASSED if result.verified else FAILED)
-
-
-def main() -> None:
-    """Entry point of the ``shakedown`` command."""
-    app(prog_name="shakedown")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,43 @@
+"""The command line: parse, call, print.
+
+Exit codes: 0 all is well (every tested cell passed, the record verifies, every check is right); 1 a tested cell or check
+failed, or nothing could be concluded; 2 bad input, nothing measured; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import shakedown
+
+from . import ops, trial
+from .common import PASSED
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"shakedown {shakedown.__version__}")
+        raise typer.Exit(PASSED)
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Rehearse and prove a PyTorch workload's move to AWS Trainium."""
+
+
+app.command()(trial.run)
+app.command()(trial.verify)
+app.add_typer(ops.app, name="ops")
+
+
+def main() -> None:
+    """Entry point of the ``shakedown`` command."""
+    app(prog_name="shakedown")
