@@ -93,4 +93,4 @@ class Operator:
             if (a.alias_info is not None and a.alias_info.is_write) or a.name in silent
         )
         self.plans: dict[Any, Any] = {}
-        self.tally = events.tally(self.name)
+        self.tally = events.tally(self.name, events.DECOMPOSED if self.decomposition is not None else "")
