@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from .checks import extreme, require_fits
 from .common import Array, computation, float_computation, is_complex, number_as
 from .compare import clamp
 from .pointwise import common_values, float_values
@@ -29,9 +30,11 @@ def relu(self: Array) -> Array:
     return jnp.maximum(self, jnp.zeros((), self.dtype))
 
 
-@lower("threshold")
+@lower("threshold", static={"threshold": extreme, "value": extreme})
 def threshold(self: Array, threshold: Any, value: Any) -> Array:
     _, (x,) = computation(self)
+    require_fits(threshold, self.dtype)
+    require_fits(value, self.dtype)
     t, v = _numbers(x, threshold, value)
     return jnp.where(x <= t, v, x)
 
@@ -116,7 +119,7 @@ def elu_backward(
     return jnp.where(x > 0, g * s, g * slope)
 
 
-@lower("celu")
+@lower("celu", refuses={"alpha": lambda v: v == 0})
 def celu(self: Array, alpha: Any = 1.0) -> Array:
     return elu(self, alpha, 1, 1 / number_as(alpha, jnp.float64))
 
@@ -248,7 +251,7 @@ def hardsigmoid_backward(grad_output: Array, self: Array) -> Array:
     return jnp.where((x > -3) & (x < 3), g / 6, 0)
 
 
-@lower("softshrink")
+@lower("softshrink", refuses={"lambd": lambda v: not 0 <= v <= 3.4e38})
 def softshrink(self: Array, lambd: Any = 0.5) -> Array:
     _, (x,) = computation(self)
     (size,) = _numbers(x, lambd)

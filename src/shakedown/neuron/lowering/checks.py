@@ -8,6 +8,7 @@ demands pay nothing.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +18,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from .common import Array
+from ..errors import LoweringError
+from .common import Array, is_complex, is_float
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +84,45 @@ def require_index(index: Array, size: int, *, wraps: bool = False, error: type[E
         return
     index = index.astype(jnp.int64)
     require((index >= (-size if wraps else 0)) & (index < size), error, f"index out of range for a dimension of {size}")
+
+
+_EXTREME = 3.3e38  # up to here a number fits into every floating dtype but the narrow ones
+
+
+def extreme(value: Any) -> bool:
+    """Whether a number is worth a program of its own, because it may not fit into the dtype that it is stored in."""
+    return isinstance(value, float) and not -_EXTREME <= value <= _EXTREME
+
+
+def require_fits(value: Any, dtype: Any) -> None:
+    """Demand of a number that is stored as `dtype` what c10's ``checked_convert`` does (c10/util/TypeCast.h).
+
+    Infinities and NaN fit into floating dtypes; negative numbers wrap around in unsigned ones.
+
+    Raises:
+        LoweringError: `value` is a Python number that does not fit.
+    """
+    dtype = np.dtype(dtype)
+    if dtype == np.bool_ or is_complex(dtype):
+        return
+    if is_float(dtype):
+        if dtype.itemsize == 8 or (dtype.itemsize == 4 and not isinstance(value, float)):
+            return
+        high = float(jnp.finfo(dtype).max)
+        low = -high
+    else:
+        if dtype.itemsize == 8 and not np.issubdtype(jnp.result_type(value), np.floating):
+            return
+        limits = np.iinfo(dtype)
+        high, low = int(limits.max), int(limits.min) if limits.min < 0 else -int(limits.max)
+    if isinstance(value, (bool, int, float)):
+        if not (low <= value <= high) and not (is_float(dtype) and not math.isfinite(value)):
+            raise LoweringError(f"{value} cannot be converted to {dtype} without overflow")
+        return
+    if is_complex(value.dtype):
+        return
+    exact = value.astype(jnp.float64) if is_float(value.dtype) else value.astype(jnp.int64)
+    fits = (exact >= low) & (exact <= high)
+    if is_float(dtype):
+        fits = fits | ~jnp.isfinite(exact)
+    require(fits, RuntimeError, f"value cannot be converted to {dtype} without overflow")

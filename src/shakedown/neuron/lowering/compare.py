@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
+from .checks import extreme, require_fits
 from .common import Array, computation, is_integral, number_as
 from .pointwise import common_values
 from .registry import lower
@@ -137,6 +138,8 @@ def where(condition: Array, self: Any, other: Any) -> Array:
     return jnp.where(condition != 0, number_as(self, common), number_as(other, common))
 
 
-@lower("masked_fill.Scalar", "masked_fill.Tensor")
+@lower("masked_fill.Scalar", static={"value": extreme})
+@lower("masked_fill.Tensor")
 def masked_fill(self: Array, mask: Array, value: Any) -> Array:
+    require_fits(value, self.dtype)
     return jnp.where(mask, number_as(value, self.dtype), self)

@@ -171,6 +171,8 @@ def convolution(
 ) -> Array:
     if input.dtype != weight.dtype or (bias is not None and bias.dtype != input.dtype):
         raise LoweringError(f"a convolution of {input.dtype} and {weight.dtype}")
+    if any(p < 0 for p in padding):
+        raise LoweringError(f"padding={list(padding)}")
     at = _Geometry.of(input.ndim - 2, stride, padding, dilation, output_padding, groups)
     y = (_transposed if transposed else _forward)(_wide(input), _wide(weight), at)
     if bias is not None:

@@ -10,14 +10,16 @@ import torch
 from jax import lax
 
 from ..views import View
+from .checks import extreme, require_fits
 from .common import Array, is_complex, is_integral, number_as, opmath, quotient, to_numpy
 from .registry import composite, lower
 
 # --- one value everywhere ---------------------------------------------------------------------
 
 
-@lower("full", takes_outputs=True)
+@lower("full", static={"fill_value": extreme}, takes_outputs=True)
 def full(size: Any, fill_value: Any, outputs: tuple[View, ...], **_: Any) -> Array:
+    require_fits(fill_value, to_numpy(outputs[0].dtype))
     return jnp.broadcast_to(number_as(fill_value, to_numpy(outputs[0].dtype)), outputs[0].size)
 
 
@@ -53,7 +55,7 @@ def _filled_like(name: str, value: Any) -> None:
     def fill(*args: Any, outputs: tuple[View, ...], fill_value: Any = value, **_: Any) -> Array:
         return full((), args[-1] if fill_value is None and value is None else fill_value, outputs)
 
-    lower(name, takes_outputs=True)(fill)
+    lower(name, static={"fill_value": extreme} if value is None else (), takes_outputs=True)(fill)
 
 
 for _name, _value in (

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import torch
 
 from ..errors import LoweringError
+from .checks import require
 from .registry import composite, lower, overload
 from .scan import prefix_sum
 from .sort import search
@@ -75,12 +76,11 @@ def repeat_interleave(repeats: Tensor, output_size: int | None = None) -> Tensor
     if repeats.numel() == 0:
         return torch.empty_like(repeats)
     ends = torch.cumsum(repeats, 0)
-    if output_size is None:
-        lowest, size = torch.stack([repeats.min().to(torch.int64), ends[-1]]).tolist()
-        if lowest < 0:
-            raise RuntimeError("repeats can not be negative")
-    else:
-        size = output_size
+    lowest, size = torch.stack([repeats.min().to(torch.int64), ends[-1]]).tolist()
+    if lowest < 0:
+        raise RuntimeError("repeats can not be negative")
+    if output_size is not None and output_size != size:
+        raise RuntimeError("allocated size does not match required size")
     places = torch.arange(size, device=repeats.device, dtype=ends.dtype)
     return torch.searchsorted(ends, places, right=True).to(repeats.dtype)
 
@@ -106,6 +106,22 @@ def bincount(self: Tensor, weights: Tensor | None = None, minlength: int = 0) ->
     elif weights.dtype != torch.float32:
         weights = weights.to(torch.float64)
     return torch.zeros(size, dtype=weights.dtype, device=self.device).scatter_add_(0, index, weights)
+
+
+@composite("_assert_async", "_assert_async.msg")
+def _assert_async(self: Tensor, assert_msg: str = "Expected Tensor with single nonzero value, but got zero") -> None:
+    if self.numel() != 1:
+        raise RuntimeError(
+            f"Boolean value of Tensor with {'more than one value' if self.numel() else 'no values'} is ambiguous"
+        )
+    if not self.item():
+        raise RuntimeError(assert_msg)
+
+
+@lower("_functional_assert_async.msg")
+def _functional_assert_async(self: jax.Array, assert_msg: str, dep_token: jax.Array) -> jax.Array:
+    require(self != 0, RuntimeError, assert_msg)
+    return dep_token
 
 
 # --- distinct values --------------------------------------------------------------------------

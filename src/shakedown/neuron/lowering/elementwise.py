@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .checks import require
+from .checks import extreme, require, require_fits
+from ..errors import LoweringError
 from .common import (
     Array,
     computation,
@@ -41,6 +42,8 @@ def add(self: Array, other: Any, alpha: Any = 1) -> Array:
 
 @lower("sub.Tensor", "sub.Scalar")
 def sub(self: Array, other: Any, alpha: Any = 1) -> Array:
+    if any(isinstance(x, bool) or getattr(x, "dtype", None) == np.bool_ for x in (self, other)):
+        raise LoweringError("a difference of booleans")
     _, (a, b) = computation(self, other)
     return a - _scaled(alpha, b)
 
@@ -277,6 +280,8 @@ def lcm(self: Array, other: Array) -> Array:
 
 @lower("complex")
 def complex_(real: Array, imag: Array) -> Array:
+    if real.dtype != imag.dtype:
+        raise LoweringError(f"a complex number of {real.dtype} and {imag.dtype}")
     _, (a, b) = computation(real, imag)
     return lax.complex(*_aligned(a, b))
 
@@ -305,8 +310,10 @@ def clone(self: Array, memory_format: Any = None) -> Array:
     return self
 
 
-@lower("fill.Scalar", "fill.Tensor")
+@lower("fill.Scalar", static={"value": extreme})
+@lower("fill.Tensor")
 def fill(self: Array, value: Any) -> Array:
+    require_fits(value, self.dtype)
     return jnp.broadcast_to(number_as(value, self.dtype), self.shape)
 
 

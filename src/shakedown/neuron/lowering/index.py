@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 
 from ..errors import LoweringError
-from .checks import require, require_index
+from .checks import extreme, require, require_fits, require_index
 from .common import Array, cast, is_float, is_integral, number_as, opmath, to_torch
 from .reduce import _norm
 from .registry import lower
@@ -127,11 +127,13 @@ def _as_vectors(self: Array, dim: int, index: Array, src: Any) -> tuple[Array, i
     x, index = jnp.atleast_1d(self), jnp.atleast_1d(index)
     require_index(index, x.shape[dim % x.ndim], error=RuntimeError)
     if not hasattr(src, "ndim") or getattr(src, "weak_type", False):
+        require_fits(src, self.dtype)
         src = jnp.broadcast_to(number_as(src, self.dtype), index.shape)
     return x, dim % x.ndim, index, jnp.atleast_1d(src)
 
 
-@lower("scatter.src", "scatter.value")
+@lower("scatter.value", static={"value": extreme})
+@lower("scatter.src")
 def scatter(self: Array, dim: int, index: Array, src: Any = None, value: Any = None) -> Array:
     x, axis, index, updates = _as_vectors(self, dim, index, value if src is None else src)
     return _scattered(x, axis, index, updates.astype(x.dtype), "set").reshape(self.shape)
@@ -204,8 +206,10 @@ def index_copy(self: Array, dim: int, index: Array, source: Array) -> Array:
     return _slices(x, axis, index, updates, "set").reshape(self.shape)
 
 
-@lower("index_fill.int_Scalar", "index_fill.int_Tensor")
+@lower("index_fill.int_Scalar", static={"value": extreme})
+@lower("index_fill.int_Tensor")
 def index_fill(self: Array, dim: int, index: Array, value: Any) -> Array:
+    require_fits(value, self.dtype)
     x, index = jnp.atleast_1d(self), index.reshape(-1)
     axis = dim % x.ndim
     require_index(index, x.shape[axis], wraps=True)
@@ -247,6 +251,8 @@ def put(self: Array, index: Array, source: Array, accumulate: bool = False) -> A
 
 @lower("masked_scatter")
 def masked_scatter(self: Array, mask: Array, source: Array) -> Array:
+    if mask.dtype != bool:
+        raise LoweringError(f"a mask of {mask.dtype}")
     shape = jnp.broadcast_shapes(self.shape, mask.shape)
     x, flat = jnp.broadcast_to(self, shape), jnp.broadcast_to(mask, shape).reshape(-1)
     require(jnp.sum(flat) <= source.size, RuntimeError, "masked_scatter with fewer values than the mask has places")

@@ -43,7 +43,7 @@ def mse_loss_backward(grad_output: Array, self: Array, target: Array, reduction:
     return _share(2 * gap * g, gap.size, reduction)
 
 
-@lower("smooth_l1_loss", static={"beta": lambda v: v < 0})  # which meta tensors refuse
+@lower("smooth_l1_loss", refuses={"beta": lambda v: v < 0})
 def smooth_l1_loss(self: Array, target: Array, reduction: int = 1, beta: Any = 1.0) -> Array:
     _, (x, t) = computation(self, target)
     b, z = number_as(beta, x.dtype), jnp.abs(x - t)
@@ -58,7 +58,7 @@ def smooth_l1_loss_backward(grad_output: Array, self: Array, target: Array, redu
     return _share(slope * g, gap.size, reduction)
 
 
-@lower("huber_loss", static={"delta": lambda v: not v > 0})  # which meta tensors refuse
+@lower("huber_loss", refuses={"delta": lambda v: v <= 0})
 def huber_loss(self: Array, target: Array, reduction: int = 1, delta: Any = 1.0) -> Array:
     _, (x, t) = computation(self, target)
     d, z = number_as(delta, x.dtype), jnp.abs(x - t)

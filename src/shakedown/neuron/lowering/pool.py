@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 
 from ..views import View
+from .checks import require_index
 from .common import Array, is_float, opmath
 from .registry import lower
 from .windows import UNROLLED, Windows, outer
@@ -176,6 +177,7 @@ def max_unpool3d(
 
 def _unpool(x: Array, indices: Array, size: tuple[int, ...], rank: int) -> Array:
     planes = math.prod(size[:-rank])
+    require_index(indices, math.prod(size[-rank:]), error=RuntimeError)
     return _scatter(x.reshape(planes, -1), indices.reshape(planes, -1), size[-rank:], add=False).reshape(size)
 
 

@@ -185,7 +185,7 @@ def keep_scale(key: Array, shape: Sequence[int], p: Any) -> tuple[Array, Array]:
     return uniform(key, shape) >= p, jnp.where(p == 1, np.float32(0), 1 / (1 - p))
 
 
-@lower("native_dropout", static={"p": lambda v: v == 0}, random=True)
+@lower("native_dropout", static={"p": lambda v: v == 0}, refuses={"p": lambda v: not 0 <= v <= 1}, random=True)
 def native_dropout(input: Array, p: Any, train: bool | None, *, key: Array) -> tuple[Array, Array]:
     if train is False or (isinstance(p, (int, float)) and p == 0):
         return input, jnp.ones(input.shape, bool)

@@ -12,6 +12,7 @@ import torch
 from jax import lax
 
 from ..views import View
+from .checks import require
 from .common import (
     Array,
     canonical_dims,
@@ -268,7 +269,7 @@ def norm_dtype(self: Array, p: Any, dtype: torch.dtype) -> Array:
     return _norm(self, p, tuple(range(self.ndim)), False, dtype)
 
 
-@lower("renorm", static=("p",))
+@lower("renorm", static=("p",), refuses={"p": lambda v: v <= 0, "maxnorm": lambda v: v < 0})
 def renorm(self: Array, p: Any, dim: int, maxnorm: Any) -> Array:
     axes = tuple(d for d in range(self.ndim) if d != dim % self.ndim)
     size = _norm(self, p, axes, True, None)
@@ -285,9 +286,12 @@ def histc(self: Array, bins: int = 100, min: Any = 0, max: Any = 0) -> Array:
     wide = np.dtype(np.int64) if is_integral(x.dtype) else x.dtype
     x = x.astype(wide)
     low, high = number_as(min, wide), number_as(max, wide)
+    require(low <= high, RuntimeError, "histc with max below min")
     if x.size:
         whole = low == high
         low, high = jnp.where(whole, jnp.min(x), low), jnp.where(whole, jnp.max(x), high)
+    if is_float(wide):
+        require(jnp.isfinite(low) & jnp.isfinite(high), RuntimeError, "histc of a range that is not finite")
     low, high = jnp.where(low == high, low - 1, low), jnp.where(low == high, high + 1, high)
     inside = (x >= low) & (x <= high)
     offset = jnp.where(inside, x - low, 0)

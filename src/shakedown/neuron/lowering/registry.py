@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, wraps
 from typing import Any, TypeAlias
 
 import torch
+
+from ..errors import LoweringError
 
 OpOverload: TypeAlias = torch._ops.OpOverload
 
@@ -34,6 +36,7 @@ class Lowering:
     random: bool = False
     mutates: tuple[str, ...] = ()
     takes_outputs: bool = False
+    takes_inputs: bool = False
     graph_only: bool = False
 
 
@@ -51,20 +54,44 @@ def overload(name: str) -> OpOverload:
     return getattr(getattr(torch.ops.aten, base), which or "default")
 
 
+def _either(a: Callable[[Any], bool], b: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: a(value) or b(value)
+
+
+def _refusing(op: OpOverload, fn: Callable[..., Any], refuses: dict[str, Callable[[Any], bool]]) -> Callable[..., Any]:
+    names = [a.name for a in op._schema.arguments]
+
+    @wraps(fn)
+    def lowering(*args: Any, **kwargs: Any) -> Any:
+        for name, value in (*zip(names, args), *kwargs.items()):
+            if name in refuses and isinstance(value, (bool, int, float)) and refuses[name](value):
+                raise LoweringError(f"{name}={value}")
+        return fn(*args, **kwargs)
+
+    return lowering
+
+
 def lower(
     *names: str,
     static: tuple[str, ...] | dict[str, Callable[[Any], bool]] = (),
     random: bool = False,
     mutates: tuple[str, ...] = (),
     takes_outputs: bool = False,
+    takes_inputs: bool = False,
     graph_only: bool = False,
+    refuses: dict[str, Callable[[Any], bool]] | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as the lowering of the ATen overloads `names`.
+
+    ``refuses``: numbers that the operator does not accept, as a predicate for each argument. Such a call goes to the CPU
+    kernel, which says what is wrong. (What depends on tensors or on several arguments is a demand: :mod:`.checks`.)
 
     Raises:
         ValueError: one of them has a lowering already.
     """
-    chosen = static if isinstance(static, dict) else {name: lambda _: True for name in static}
+    chosen = dict(static) if isinstance(static, dict) else {name: lambda _: True for name in static}
+    for name, refused in (refuses or {}).items():
+        chosen[name] = _either(chosen[name], refused) if name in chosen else refused
 
     def register(fn: Callable[..., Any]) -> Callable[..., Any]:
         for name in names:
@@ -74,7 +101,8 @@ def lower(
             unknown = [n for n in (*chosen, *mutates) if n not in {a.name for a in op._schema.arguments}]
             if unknown:
                 raise ValueError(f"aten.{name} has no argument {unknown[0]!r}")
-            _lowerings[op] = Lowering(op, fn, chosen, random, mutates, takes_outputs, graph_only)
+            given = _refusing(op, fn, refuses) if refuses else fn
+            _lowerings[op] = Lowering(op, given, chosen, random, mutates, takes_outputs, takes_inputs, graph_only)
         return fn
 
     return register

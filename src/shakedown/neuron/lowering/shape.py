@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 
 from ..views import View
+from .checks import extreme, require_fits
 from .common import Array, cast, number_as, opmath
 from .registry import lower
 
@@ -130,8 +131,9 @@ def _pairs(pad: Any, ndim: int) -> list[tuple[int, int]]:
     return [(0, 0)] * (ndim - len(given)) + given[::-1]
 
 
-@lower("constant_pad_nd")
+@lower("constant_pad_nd", static={"value": extreme})
 def constant_pad_nd(self: Array, pad: list[int], value: Any = 0) -> Array:
+    require_fits(value, self.dtype)
     fill = number_as(value, self.dtype)
     return lax.pad(self, fill, [(before, after, 0) for before, after in _pairs(pad, self.ndim)])
 

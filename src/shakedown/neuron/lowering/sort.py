@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from .checks import require_index
 from .common import Array, computation, is_float, number_as
 from .registry import lower
 
@@ -198,6 +199,7 @@ def searchsorted(
     sorter: Array | None = None,
 ) -> Array:
     if sorter is not None:
+        require_index(sorter, sorted_sequence.shape[-1], error=RuntimeError)
         sorted_sequence = along(sorted_sequence, sorter, sorted_sequence.ndim - 1)
     _, (boundaries, values) = computation(sorted_sequence, self)
     return search(boundaries, values, right or side == "right")
