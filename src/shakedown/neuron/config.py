@@ -73,6 +73,12 @@ CACHE_DIR = Setting(
     "directory of the persistent executable cache",
 )
 CACHE = Setting("SHAKEDOWN_CACHE", True, _flag, "keep compiled executables on disk between processes")
+PROFILE = Setting(
+    "SHAKEDOWN_PROFILE",
+    "native",
+    str,
+    "support profile: the name of a release whose documented limits are imitated, or the path of a TOML file",
+)
 MAX_PLANS = Setting(
     "SHAKEDOWN_MAX_PLANS", 20_000, _count, "operator programs kept in memory; the oldest half is dropped above it"
 )

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any
 
@@ -40,6 +42,18 @@ def _door(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
     return _start().call(op, args, kwargs)
 
 
+def _sparse_door(key: str) -> Callable[..., Any]:
+    """Boxed kernel of a sparse dispatch key: the first sparse tensor of the process brings the others."""
+
+    def door(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
+        _start()
+        from . import sparse
+
+        return sparse.call(key, op, args, kwargs)
+
+    return door
+
+
 def register() -> None:
     """Name the device, give it its module, and open the door for operators. Called by autoload, once."""
     import sys
@@ -50,6 +64,8 @@ def register() -> None:
     _setup_privateuseone_for_python_backend(DEVICE_NAME, backend_module=module)
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(_door, "PrivateUse1")
+    for key in ("SparsePrivateUse1", "SparseCsrPrivateUse1"):
+        everything.fallback(_sparse_door(key), key)
     everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     _libraries.append(everything)
     torch_gaps.close()
@@ -189,6 +205,37 @@ def set_rng_state(state: torch.Tensor, device: Any = None) -> None:
     from . import rng
 
     rng.from_bytes(bytes(state.cpu().contiguous().view(torch.uint8).numpy()))
+
+
+def profile() -> str:
+    """Name of the active support profile; ``native``, without any limits, is the default."""
+    _start()
+    from . import profiles
+
+    return profiles.name()
+
+
+def profile_identity() -> dict[str, str]:
+    """The active support profile for a record: its name, and the hash of its text where there is one."""
+    _start()
+    from . import profiles
+
+    active = profiles.active
+    return {"name": profiles.NATIVE} if active is None else {"name": active.name, "sha256": active.sha256}
+
+
+def use_profile(name: str) -> AbstractContextManager[None]:
+    """Context manager: imitate the documented limits of a TorchNeuron release (docs/profiles.md), then go back.
+
+    `name` is a shipped profile, ``native``, or the path of a TOML file. The switch is for the whole process.
+
+    Raises:
+        ProfileError: (on entering) there is no such profile, or its file is wrong.
+    """
+    _start()
+    from . import profiles
+
+    return profiles.use(name)
 
 
 def get_executed_ops() -> list[str]:

@@ -16,7 +16,7 @@ import torch
 from torch.nn import Parameter
 from torch.utils._python_dispatch import _disable_current_modes
 
-from . import config, events, fallback, lazy, rng, runtime, transfer
+from . import config, events, fallback, lazy, profiles, rng, runtime, transfer
 from .buffer import DEVICE
 from .errors import LoweringError
 from .lowering import load as load_lowerings
@@ -192,7 +192,11 @@ def _first_call(
 ) -> Any:
     """Build the plan of a new key and run it; or decide on the CPU, remember that, and run there."""
     runtime.check_process()
+    profile = profiles.active
     with _disable_current_modes(), torch.no_grad():
+        reason = None if profile is None else profile.eager_reason(operator, args, kwargs)
+        if reason is not None:
+            return _fall_back(operator, key, args, kwargs, reason)
         try:
             plan = build(operator, args, kwargs)
             start_ns = time.perf_counter_ns()
@@ -207,11 +211,20 @@ def _first_call(
                 raise
             reason = f"{type(error).__name__}: {_first_line(error)}"
         else:
+            if profile is not None:
+                profile.announce()
             _remember(operator, key, plan)
             return _finish(operator, plan, args, kwargs, buffers, start_ns)
-        result = fallback.run(operator, args, kwargs, reason)
-        _remember(operator, key, FallbackPlan(reason))
-        return result
+        return _fall_back(operator, key, args, kwargs, reason)
+
+
+def _fall_back(
+    operator: Operator, key: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any], reason: str
+) -> Any:
+    """Run a new key on the CPU, and remember to do so once that has worked."""
+    result = fallback.run(operator, args, kwargs, reason)
+    _remember(operator, key, FallbackPlan(reason))
+    return result
 
 
 def _first_line(error: Exception) -> str:
@@ -228,6 +241,23 @@ def _remember(operator: Operator, key: tuple[Any, ...], plan: Plan | FallbackPla
                 if old is not key:
                     other.plans.pop(old, None)
         _plan_count = sum(len(other.plans) for other in _operators.values())
+
+
+_aside: dict[Any, dict[Operator, dict[Any, Any]]] = {}  # profile -> the plans made under it, while another is active
+
+
+def set_plans_aside(old: Any, new: Any) -> None:
+    """Put away the plans made under the support profile `old` and bring back those of `new` (None: native).
+
+    So the active profile belongs to every key, and the hot path does not have to ask for it.
+    """
+    global _plan_count
+    _aside[old] = {operator: dict(operator.plans) for operator in _operators.values() if operator.plans}
+    back = _aside.pop(new, {})
+    for operator in _operators.values():
+        operator.plans.clear()  # the dictionary itself is held by the operator's kernel
+        operator.plans.update(back.get(operator, {}))
+    _plan_count = sum(len(operator.plans) for operator in _operators.values())
 
 
 _TAKES_HOST_INDICES = {
@@ -346,8 +376,7 @@ def _on_the_asked_device(operator: Operator, kernel: Callable[..., Any]) -> Call
 def _kernel_for(op: OpOverload) -> Callable[..., Any]:
     composite = registry.composite_of(op)
     if composite is not None:
-        # A composite that ends in a lowering of the same overload is counted there.
-        return composite if registry.lowering_of(op) is not None else _counted(op, composite)
+        return _composite_kernel(op, composite)
     operator = operator_of(op)
     kernel = kernel_of(operator)
     has = torch._C._dispatch_has_kernel_for_dispatch_key
@@ -358,11 +387,19 @@ def _kernel_for(op: OpOverload) -> Callable[..., Any]:
     return kernel
 
 
-def _counted(op: OpOverload, composite: Callable[..., Any]) -> Callable[..., Any]:
+def _composite_kernel(op: OpOverload, composite: Callable[..., Any]) -> Callable[..., Any]:
     tally = events.tally(qualified_name(op))
+    # A composite that ends in a lowering of the same overload is counted there.
+    counted = registry.lowering_of(op) is None
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        if type(args[0]) in _TENSOR_TYPES or isinstance(args[0], list):  # not while a graph is being traced
+        if profiles.active is not None:
+            operator = operator_of(op)
+            reason = profiles.active.eager_reason(operator, args, kwargs)
+            if reason is not None:
+                return fallback.run(operator, args, kwargs, reason)
+        # Not while a graph is being traced.
+        if counted and (type(args[0]) in _TENSOR_TYPES or isinstance(args[0], list)):
             tally.runs += 1
         return composite(*args, **kwargs)
 
@@ -382,6 +419,7 @@ def install() -> None:
     runtime.start()
     os.register_at_fork(after_in_child=_after_fork_in_child)
     load_lowerings()
+    profile = profiles.load(config.PROFILE())  # before anything is registered, so that a wrong one can be corrected
     _library = torch.library.Library("aten", "IMPL")
     taken = manual.register(_library, _kernels)
     lowered = [op for op in registry.lowered() if (found := registry.lowering_of(op)) and not found.graph_only]
@@ -393,11 +431,13 @@ def install() -> None:
         if op not in taken:
             _register(op)
             taken.add(op)
+    profiles.activate(profile)
 
 
 def _after_fork_in_child() -> None:
     """Without plans, every call in the child reaches a place that refuses (see :func:`.runtime.check_process`)."""
     runtime.mark_forked()
+    _aside.clear()
     for operator in _operators.values():
         operator.plans.clear()
 

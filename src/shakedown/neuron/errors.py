@@ -2,8 +2,10 @@
 
 ShakedownError
 ├── ConfigError            a variable or argument of ours has a value we cannot use
+│   └── ProfileError           a support profile cannot be found, or its file is wrong
 ├── DeviceConflict         the device name is taken by another package
 ├── LoweringError          an operator has no StableHLO form for these arguments: the caller falls back to the CPU
+├── UnsupportedByProfile   the active support profile refuses what was asked for
 └── UnsupportedCompileOption   torch.compile was asked for what the backend refuses
 """
 
@@ -18,6 +20,10 @@ class ConfigError(ShakedownError, ValueError):
     """A setting has a value that cannot be used. The message names the variable, the value and what is allowed."""
 
 
+class ProfileError(ConfigError):
+    """A support profile cannot be found or read, or its file is wrong. The message names file and line."""
+
+
 class DeviceConflict(ShakedownError):
     """Another package has registered the ``neuron`` device, or PrivateUse1 under another name."""
 
@@ -28,6 +34,10 @@ class LoweringError(ShakedownError):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class UnsupportedByProfile(ShakedownError, NotImplementedError):
+    """The active support profile refuses the call. The message names the profile, its rule and the rule's source."""
 
 
 class UnsupportedCompileOption(ShakedownError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import operator as python_operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,9 @@ from .lowering import registry
 from .program import Builder, Ref
 from .transfer import to_device
 from .views import View, read
+
+if TYPE_CHECKING:
+    from .profiles.rules import Profile
 
 _RESTRIDE = (torch.ops.aten.as_strided.default,)
 
@@ -40,10 +43,14 @@ def _fold_in(key: Any, number: int) -> Any:
 
 
 class GraphLowering:
-    """Inlines the nodes of one graph into `builder`. `key` is the Ref of the graph's random key, when it has one."""
+    """Inlines the nodes of one graph into `builder`. `key` is the Ref of the graph's random key, when it has one.
 
-    def __init__(self, builder: Builder, key: Ref | None = None) -> None:
+    With `profile`, operators that this support profile keeps off the device stop the lowering.
+    """
+
+    def __init__(self, builder: Builder, key: Ref | None = None, profile: Profile | None = None) -> None:
         self.builder = builder
+        self.profile = profile
         self.key = key
         self.random_operators = 0
         self._mutated: dict[torch.fx.Node, Any] = {}
@@ -95,6 +102,11 @@ class GraphLowering:
             return self._as_strided(node, args)
         if not isinstance(target, torch._ops.OpOverload):
             raise LoweringError(f"{target} is no ATen operator")
+        if self.profile is not None:
+            examples = map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
+            reason = self.profile.graph_reason(target, *examples, node.meta.get("val"))
+            if reason is not None:
+                raise LoweringError(f"{target}: {reason}")
         lowering = registry.lowering_of(target)
         if lowering is None:
             raise LoweringError(f"{target}: no lowering")
@@ -105,6 +117,9 @@ class GraphLowering:
             extra["key"] = self._next_key()
         if lowering.takes_outputs:
             extra["outputs"] = outputs
+        if lowering.takes_inputs:
+            given = map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+            extra["inputs"] = tuple(View.of(t) for t in _tensor_leaves([*given[0], *given[1].values()]))
         kwargs = {n: v for n, v in kwargs.items() if n != "generator"}
         whole = self.builder.call(str(target), lowering.fn, tuple(args), {**kwargs, **extra}, outputs)
         numbers = iter(range(len(outputs)))

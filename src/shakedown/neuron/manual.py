@@ -51,6 +51,11 @@ def register(library: torch.library.Library, kernels: dict[OpOverload, Callable[
     return taken
 
 
+def names() -> set[str]:
+    """Overloads with a kernel here, such as ``set_.source_Storage``: what allocates, moves or views."""
+    return {*_kernels, *_METADATA_ONLY}
+
+
 def _dtype(dtype: torch.dtype | None) -> torch.dtype:
     return torch.get_default_dtype() if dtype is None else dtype
 

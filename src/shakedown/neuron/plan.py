@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from . import fallback, refusals, runtime
+from . import fallback, profiles, refusals, runtime
 from .buffer import Template, storage_nbytes, template
 from .errors import LoweringError
 from .operators import Operator, Role
@@ -50,13 +50,13 @@ class Plan:
         demands = self.program.demands
         if not demands:
             return
-        inner = self.finish
+        inner, single = self.finish, self.single
 
         def finish(args: tuple[Any, ...], kwargs: dict[str, Any], buffers: list[Any]) -> Any:
             broken = runtime.read_int(buffers.pop())
             if broken:
                 return fallback.run(operator, args, kwargs, demands[broken - 1].message)
-            return inner(args, kwargs, buffers)
+            return inner(args, kwargs, buffers) if single is None else single.new(buffers[0])
 
         self.finish, self.single = finish, None
 
@@ -215,6 +215,14 @@ def _flatten(result: Any) -> list[torch.Tensor]:
     return []
 
 
+def output_dtypes(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.dtype]:
+    """Dtypes of the tensors that this call returns; none where PyTorch refuses it on meta tensors."""
+    try:
+        return [t.dtype for t in _flatten(_run_meta(operator, _Call(operator, args, kwargs)))]
+    except Exception:  # wrong arguments, which the call itself will report, or no meta kernel
+        return []
+
+
 def build(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
     """The plan of one call.
 
@@ -237,7 +245,7 @@ def build(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     if writes and fresh and not (operator.lowering is not None and operator.lowering.op is operator.op):
         raise LoweringError("the functional form does not tell returns from writes")
 
-    builder = Builder(operator.name.replace("::", "."))
+    builder = Builder(operator.name.replace("::", "."), profiles.active)
     for kind in call.kinds:
         builder.parameter(kind)
     # A lowering gives the returns first, then the new values of what it writes. (A functional form returns the latter.)
@@ -324,7 +332,8 @@ def _overlaps(call: _Call, writes: list[int]) -> bool:
             if a > last or b < first:
                 continue
             same = View.of(other) == View.of(tensor)
-            if same and other_index not in writes and call.positions.get(index) == call.positions.get(other_index):
+            aligned = call.positions.get(index) in (None, call.positions.get(other_index))
+            if same and other_index not in writes and aligned:
                 alias = True
                 continue  # read before it is written, by the same member
             if len(writes) > 1 or (not same and is_dense(tensor) and is_dense(other)):

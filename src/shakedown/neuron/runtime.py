@@ -59,8 +59,10 @@ def check_process() -> None:
 
 
 def start() -> None:
-    """Configure JAX and take its default device. Called once, before the first program."""
+    """Configure JAX and take its default device. Called before the first program; once it has worked, it does nothing."""
     global _device
+    if _device is not None:
+        return
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     if config.CACHE():

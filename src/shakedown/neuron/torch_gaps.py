@@ -7,7 +7,8 @@ crash the interpreter. Those entry points are replaced for storages of this devi
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from .autoload import DEVICE_NAME
 _originals: dict[str, Any] = {}
 
 
-def _is_ours(device: Any) -> bool:
+def is_ours(device: Any) -> bool:
     if isinstance(device, str):
         return device.partition(":")[0] == DEVICE_NAME
     return isinstance(device, torch.device) and device.type == DEVICE_NAME
@@ -45,7 +46,7 @@ def _for_our_storages(name: str, replacement: Callable[..., Any]) -> None:
 
     @functools.wraps(original)
     def method(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
-        return replacement(self, *args, **kwargs) if _is_ours(self.device) else original(self, *args, **kwargs)
+        return replacement(self, *args, **kwargs) if is_ours(self.device) else original(self, *args, **kwargs)
 
     setattr(torch.UntypedStorage, name, method)
 
@@ -55,6 +56,18 @@ def _refuse(what: str, instead: str) -> Callable[..., Any]:
         raise RuntimeError(f"{what} is not available for storages on device {DEVICE_NAME!r}: {instead}")
 
     return raise_error
+
+
+@contextmanager
+def replaced(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+    """While open, ``owner.<name>`` is what `make` gives for the original: for limits that a support profile imitates."""
+    original = vars(owner)[name]
+    function = original.__func__ if isinstance(original, staticmethod) else original
+    setattr(owner, name, functools.wraps(function)(make(function)))
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
 
 
 def close() -> None:
@@ -89,7 +102,7 @@ def _close_constructor() -> None:
     _originals["UntypedStorage.__new__"] = original
 
     def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _is_ours(kwargs.get("device")):
+        if not is_ours(kwargs.get("device")):
             return original(cls, *args, **kwargs)
         rest = {k: v for k, v in kwargs.items() if k not in ("device", "allocator")}
         size = args[0] if args else rest.pop("size", 0)
@@ -136,10 +149,10 @@ def _close_module_apply() -> None:
     future = torch.__future__
 
     def involves_us(module: torch.nn.Module, fn: Callable[..., Any]) -> bool:
-        if any(_is_ours(p.device) for p in (*module.parameters(), *module.buffers())):
+        if any(is_ours(p.device) for p in (*module.parameters(), *module.buffers())):
             return True
         try:
-            return _is_ours(fn(torch.empty(0, device="cpu")).device)
+            return is_ours(fn(torch.empty(0, device="cpu")).device)
         except Exception:  # `fn` is the caller's: whatever it raises, it raises again on the real parameters
             return False
 
@@ -165,6 +178,6 @@ def _close_printing() -> None:
 
     @functools.wraps(original)
     def tensor_str(self: torch.Tensor, indent: int) -> str:
-        return original(self.detach().cpu() if _is_ours(self.device) else self, indent)
+        return original(self.detach().cpu() if is_ours(self.device) else self, indent)
 
     torch._tensor_str._tensor_str = tensor_str

@@ -16,7 +16,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.utils._python_dispatch import _disable_current_modes
 
-from .. import events, rng, runtime
+from .. import events, profiles, rng, runtime
 from ..buffer import Template, template
 from ..device import _start
 from ..errors import LoweringError, UnsupportedCompileOption
@@ -48,18 +48,24 @@ def neuron(
     """The ``torch.compile`` backend.
 
     ``mode`` other than "default" warns and behaves as default; unknown ``options`` (Inductor's) warn and are ignored;
-    ``model_name`` names the programs.
+    ``model_name`` names the programs. A support profile may have rules of its own on each of them.
 
     Raises:
         UnsupportedCompileOption: sizes are symbolic (``dynamic=True``).
+        UnsupportedByProfile: the active support profile refuses what was asked for.
     """
     _start()
-    if mode not in (None, "default"):
+    symbolic = [i for i in example_inputs if isinstance(i, torch.SymInt)]
+    ruled: set[str] = set()
+    decompositions = registry.decomposition_table()
+    if profiles.active is not None:
+        ruled = profiles.active.restrict_compile(mode, options, symbolic)
+        decompositions = profiles.active.kept_whole(decompositions)
+    if mode not in (None, "default") and "mode" not in ruled:
         warnings.warn(f'backend "neuron" has only the default mode: mode={mode!r} behaves as default', stacklevel=2)
     ignored = sorted(set(options or {}) - _OPTIONS)
-    if ignored:
+    if ignored and "options" not in ruled:
         warnings.warn(f'backend "neuron" ignores these options: {", ".join(ignored)}', stacklevel=2)
-    symbolic = [i for i in example_inputs if isinstance(i, torch.SymInt)]
     if symbolic:
         raise UnsupportedCompileOption(
             f'backend "neuron" compiles one program per shape, so dynamic shapes are refused ({len(symbolic)} symbolic sizes '
@@ -71,7 +77,7 @@ def neuron(
         bw_compiler=_Compiler(f"{name}_backward"),
         inference_compiler=_Compiler(f"{name}_inference"),
         partition_fn=min_cut_rematerialization_partition,
-        decompositions=registry.decomposition_table(),
+        decompositions=decompositions,
         keep_inference_input_mutations=True,
     )
     return compiler(module, example_inputs)
@@ -104,6 +110,7 @@ class _Graph:
 
     def __init__(self, name: str, module: torch.fx.GraphModule) -> None:
         self.name, self.module = name, module
+        self.profile = profiles.active  # for good: another profile gets graphs of its own
         self.placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
         self.tally = events.tally(f"graph::{name}")
         self.random = any(
@@ -152,6 +159,8 @@ class _Graph:
                 run = runtime.compile(program, program.name, single=False)
                 try:
                     results = run(*buffers)
+                    if self.profile is not None:
+                        self.profile.announce()
                 except LoweringError as error:
                     self._give_up(error.reason)
                     return self.module(*arguments)
@@ -186,11 +195,11 @@ class _Graph:
         raise broken.error(f"{broken.message} {where}")
 
     def _lower(self, views: list[View | None]) -> tuple[Program, list[int], list[_Output]]:
-        builder = Builder(self.name)
+        builder = Builder(self.name, self.profile)
         parameters = [builder.parameter("buffer" if v is not None else "number") for v in views]
         key = builder.parameter("key") if self.random else None
         values = [builder.read(p, v) if v is not None else p for p, v in zip(parameters, views)]
-        lowering = GraphLowering(builder, key)
+        lowering = GraphLowering(builder, key, self.profile)
         returned = lowering.run(self.module.graph, values)
         output_node = next(n for n in self.module.graph.nodes if n.op == "output")
         results: list[Ref] = []
