@@ -254,10 +254,7 @@ def test_mixed_devices_are_refused_and_cpu_scalars_are_not():
     assert indexed.tolist() == [2, 0]
 
 
-def test_a_fallback_serves_dtypes_that_the_cpu_refuses_and_is_recorded():
-    events.clear()
-    counts = torch.histc(torch.tensor([0, 2, 2, 3, 1, 2], dtype=torch.int32, device="neuron"), bins=4, min=0, max=3)
-    assert counts.tolist() == [1, 1, 3, 1]
+def test_a_fallback_is_recorded():
     values = torch.randn(3, 3).to("neuron")
     events.clear()
     torch.linalg.eigvals(values)

@@ -15,12 +15,6 @@ from .transfer import adopt, to_device, view_on
 
 _CPU = torch.device("cpu")
 _UPCAST = {
-    torch.int8: torch.float32,
-    torch.int16: torch.float32,
-    torch.int32: torch.float64,
-    torch.int64: torch.float64,
-    torch.uint8: torch.float32,
-    torch.bool: torch.float32,
     torch.float16: torch.float32,
     torch.bfloat16: torch.float32,
     torch.float8_e4m3fn: torch.float32,

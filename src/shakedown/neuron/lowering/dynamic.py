@@ -316,6 +316,11 @@ def _into(name: str, fn: Callable[..., Tensor]) -> None:
 
     @composite(name)
     def write(*args: Any, out: Tensor, **kwargs: Any) -> Tensor:
+        if any(isinstance(a, torch.Tensor) and a.untyped_storage() is out.untyped_storage() for a in args):
+            raise RuntimeError(
+                "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
+                "memory location. Please clone() the tensor before performing the operation."
+            )
         made = fn(*args, **kwargs)
         if made.dtype != out.dtype:
             raise RuntimeError(f"{name}: Expected out tensor to have dtype {made.dtype} but got {out.dtype} instead")

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ..errors import LoweringError
 from .checks import require_index
 from .common import Array, computation, is_float, number_as
 from .registry import lower
@@ -207,6 +208,8 @@ def searchsorted(
 
 @lower("bucketize.Tensor", "bucketize.Scalar")
 def bucketize(self: Any, boundaries: Array, out_int32: bool = False, right: bool = False) -> Array:
+    if boundaries.ndim != 1:
+        raise LoweringError(f"boundaries of {boundaries.ndim} dimensions")
     _, (values, edges) = computation(self, boundaries)
     return search(edges, values, right)
 
