@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from shakedown.conformance.compare import compare
+from shakedown.conformance.databases import moved
 from shakedown.neuron import events
-
-from .opinfo import compare, moved
 
 LAYOUTS = ("contiguous", "transposed", "offset", "strided", "expanded")
 
@@ -55,7 +55,6 @@ def agree(fn: Callable[..., Any], *args: Any, gradients: bool = False) -> None:
     there = moved(args)
     events.clear()
     actual = fn(*there)
-    dtype = next((a.dtype for a in args if isinstance(a, torch.Tensor)), torch.float32)
     outputs = _floats(actual)
     grads: Any = []
     if gradients:
@@ -65,9 +64,10 @@ def agree(fn: Callable[..., Any], *args: Any, gradients: bool = False) -> None:
     seen = events.snapshot()
     assert not [(r["name"], r["detail"]) for r in seen if r["kind"] == "fallback"]
     assert [r for r in seen if r["kind"] == "execute"], "nothing ran on the device"
-    compare(actual, expected, dtype)
+    problems = [compare(actual, expected).problem]
     if gradients:
-        compare(grads, wanted, dtype)
+        problems.append(compare(grads, wanted).problem)
+    assert not any(problems), problems
 
 
 def _floats(value: Any) -> list[torch.Tensor]:

@@ -10,11 +10,13 @@ import jax
 import pytest
 import torch
 
+from shakedown.conformance import checks, databases
+from shakedown.conformance.compare import TOLERANCE
+from shakedown.conformance.results import BAD
 from shakedown.neuron import dispatch, events
 from shakedown.neuron.lowering import registry
 
 from . import grids
-from .opinfo import TOLERANCE, by_name, check, samples
 
 FAMILIES = {"activation", "compare", "elementwise", "pointwise", "special", "unary"}
 DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64)
@@ -169,30 +171,33 @@ OTHERS = (
 # fmt: on
 
 
+def _entries(name: str) -> list[databases.Entry]:
+    return [e for e in databases.entries("op_db") if e.info.name == name]
+
+
 @pytest.mark.parametrize("name", [*(_F + n for n in DIFFERENTIABLE), *OTHERS])
 def test_values_and_gradients_of_the_operator_database(name: str) -> None:
-    checked = 0
-    for info in by_name()[name]:
-        for sample in samples(info, torch.float32, gradients=True, limit=3):
-            outcome = check(info, torch.float32, sample, gradients=True)
-            if outcome.error.startswith("skip"):
-                continue
-            assert outcome.error == ""
-            ours = {registry.overload(n.removeprefix("aten::")) for n in outcome.fallbacks if n.startswith("aten::")}
-            assert not ours & set(registry.lowered()), outcome.fallbacks
-            checked += 1
-    assert checked
+    rows = []
+    for entry in _entries(name):
+        made = databases.samples(entry, torch.float32, gradients=True)
+        for n in databases.spread(len(made), 3):
+            rows += list(checks.Bench(entry, torch.float32, "eager").sample(n, made[n], gradients=True, variants=False))
+    assert [r.message for r in rows if r.status in BAD] == []
+    ours = {registry.overload(n.removeprefix("aten::")) for r in rows for n in r.fallbacks if n.startswith("aten::")}
+    assert not ours & set(registry.lowered()), ours
+    assert any(r.status == "native" for r in rows)
 
 
-POLYNOMIALS = [n for n in by_name() if n.startswith("special.") and "_polynomial_" in n]
+POLYNOMIALS = sorted({e.info.name for e in databases.entries("op_db") if "_polynomial_" in e.name})
 
 
 @pytest.mark.parametrize("name", POLYNOMIALS)
 def test_polynomials(name: str) -> None:
-    (info,) = by_name()[name]
-    for sample in samples(info, torch.float32, gradients=False, limit=2):
-        outcome = check(info, torch.float32, sample, gradients=False)
-        assert (outcome.error, outcome.fallbacks) == ("", {})
+    (entry,) = _entries(name)
+    made = databases.samples(entry, torch.float32, gradients=False)
+    for n in databases.spread(len(made), 2):
+        (row,) = checks.Bench(entry, torch.float32, "eager").sample(n, made[n], gradients=False, variants=False)
+        assert (row.status, row.message) == ("native", "")
     x, degree = torch.rand(4), torch.tensor([0.0, torch.inf, -1.0, torch.nan])
     function = getattr(torch.special, name.removeprefix("special."))
     assert function(x.to("neuron"), degree.to("neuron")).tolist() == [1, 0, 0, 0]

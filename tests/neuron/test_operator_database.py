@@ -1,47 +1,70 @@
-"""A sample of PyTorch's operator database on the device: every seventh entry, forward and backward, against the CPU.
+"""A tenth of PyTorch's databases on the device, another one every day: forward, backward, other forms, errors, modules.
 
-The whole of it is a command: ``python -m tests.neuron.opinfo --all --dtype float32 bfloat16 int64``.
+The whole of them is a command: ``shakedown ops conformance``; docs/conformance.md keeps its last results. To repeat a day's
+choice, set ``SHAKEDOWN_TEST_TENTH`` to the digit that the test's name begins with.
 """
 
 from __future__ import annotations
 
+import datetime
+import os
 import warnings
 
 import pytest
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
 
-from .opinfo import check, samples
+from shakedown.conformance import checks, databases, modules
+from shakedown.conformance.results import BAD
 
-# Where a difference from the CPU is legal: the reason, for all dtypes.
-LEGAL = {
-    "sort": "which of several equal elements comes first is not specified",
-    "argsort": "which of several equal elements comes first is not specified",
-    "msort": "which of several equal elements comes first is not specified",
-    "topk": "which of several equal elements is chosen is not specified",
-    "kthvalue": "which of several equal elements is chosen is not specified",
-    "mode": "which of several equal elements is pointed to is not specified",
-}
-OTHER_DTYPES = (torch.bfloat16, torch.int64, torch.bool, torch.complex64)
+TENTH = int(os.environ.get("SHAKEDOWN_TEST_TENTH", datetime.date.today().toordinal() % 10))
+OTHER_DTYPES = (torch.bfloat16, torch.int64, torch.bool, torch.complex64, torch.float16, torch.int32, torch.uint8)
+OPERATORS = databases.entries("op_db")[TENTH::10]
+MODULES = databases.entries("module_db")[TENTH::10]
+
+
+def label(value: object) -> str:
+    return f"tenth{TENTH}-{value.name}" if isinstance(value, databases.Entry) else str(value).removeprefix("torch.")
+
+
 CASES = [
-    (info, dtype)
-    for number, info in enumerate(op_db[::7])
-    for dtype in (torch.float32, OTHER_DTYPES[number % len(OTHER_DTYPES)])
-    if dtype in info.supported_dtypes("cpu") and info.name not in LEGAL
+    (entry, dtype)
+    for number, entry in enumerate(OPERATORS)
+    for dtype in dict.fromkeys((torch.float32, OTHER_DTYPES[number % len(OTHER_DTYPES)]))
+    if dtype in entry.dtypes()
 ]
 
 
-def label(case: object) -> str:
-    return str(case).removeprefix("torch.") if isinstance(case, torch.dtype) else getattr(case, "full_name", str(case))
+def hold(rows: list[checks.Row], known: dict[str, str]) -> None:
+    wrong = [r for r in rows if r.status in BAD and r.op not in known]
+    assert not wrong, "\n".join(f"{r.op} {r.dtype} {r.check} #{r.sample} {r.shapes}: {r.message}" for r in wrong)
 
 
-@pytest.mark.parametrize(("info", "dtype"), CASES, ids=label)
-def test_samples_agree_with_the_cpu(info, dtype):
-    gradients = info.supports_autograd and dtype in info.supported_backward_dtypes("cpu")
+# Entries with samples that are known not to be right, and why. docs/conformance.md lists what each costs.
+KNOWN: dict[str, str] = {}
+
+
+@pytest.mark.parametrize(("entry", "dtype"), CASES, ids=label)
+def test_samples_agree_with_the_cpu(entry: databases.Entry, dtype: torch.dtype) -> None:
+    gradients = entry.differentiable(dtype)
+    bench = checks.Bench(entry, dtype, "eager")
+    made = databases.samples(entry, dtype, gradients=gradients)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        outcomes = [
-            check(info, dtype, s, gradients=gradients) for s in samples(info, dtype, gradients=gradients, limit=2)
-        ]
-    wrong = [o.error for o in outcomes if o.error and not o.error.startswith("skip")]
-    assert not wrong, "\n".join(wrong)
+        checks.quiet()
+        for place, number in enumerate(databases.spread(len(made), 2)):
+            hold(list(bench.sample(number, made[number], gradients=gradients, variants=place == 0)), KNOWN)
+
+
+@pytest.mark.parametrize("entry", [e for e in OPERATORS if e.info.error_inputs_func], ids=label)
+def test_error_inputs_raise_what_the_cpu_raises(entry: databases.Entry) -> None:
+    bench = checks.Bench(entry, torch.float32, "eager")
+    with warnings.catch_warnings():
+        checks.quiet()
+        hold([bench.error(n, given) for n, given in enumerate(entry.info.error_inputs("cpu"))], KNOWN)
+
+
+@pytest.mark.parametrize("entry", MODULES, ids=label)
+def test_modules_agree_with_the_cpu(entry: databases.Entry) -> None:
+    bench = modules.ModuleBench(entry, torch.float32, "eager")
+    inputs = bench.inputs()
+    for number in databases.spread(len(inputs), 3):
+        hold(list(bench.module(number, *inputs[number])), {})

@@ -27,6 +27,7 @@ from . import databases
 from .results import Row, Status, read_lines, write_lines, write_parquet
 from .worker import Unit
 
+WORKER_COMMAND = [sys.executable, "-m", "shakedown.conformance.worker"]
 _WORKER_LIMIT_KIB = 3 << 20  # a worker that once held more is replaced: executables are kept for the life of a process
 
 
@@ -100,7 +101,7 @@ class _Worker:
     def __init__(self, log: Path) -> None:
         self.log = log.open("ab")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "shakedown.conformance.worker"],
+            WORKER_COMMAND,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,

@@ -86,13 +86,15 @@ def _errors(unit: Unit, bench: Bench) -> Iterator[int | list[Row]]:
             yield [row]
 
 
-def _say(message: dict[str, Any]) -> None:
-    _answers.write(json.dumps(message) + "\n")
-    _answers.flush()
-
-
-def main() -> None:
+def start() -> None:
     """Answer every unit on standard input, until it closes."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what operators print, from C++ too, is not an answer
+
+    def say(message: dict[str, Any]) -> None:
+        answers.write(json.dumps(message) + "\n")
+        answers.flush()
+
     faulthandler.enable()
     quiet()
     for line in sys.stdin:
@@ -100,17 +102,15 @@ def main() -> None:
         try:
             for part in run(unit):
                 if isinstance(part, int):
-                    _say({"begin": part})
+                    say({"begin": part})
                 else:
-                    _say({"rows": [asdict(r) for r in part]})
+                    say({"rows": [asdict(r) for r in part]})
         except Exception as error:  # the database itself failed: nothing was measured
             row = Row(unit.suite, unit.op, unit.dtype, unit.mode, "forward", -1, "skipped")
             row.message = f"no samples: {type(error).__name__}: {error}"[:400]
-            _say({"rows": [asdict(row)]})
-        _say({"end": True, "peak_kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss})
+            say({"rows": [asdict(row)]})
+        say({"end": True, "peak_kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss})
 
 
 if __name__ == "__main__":
-    _answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what operators print, from C++ too, is not an answer
-    main()
+    start()
