@@ -184,28 +184,24 @@ def read(path: Path) -> tuple[Source, Document]:
     try:
         return source, Document.model_validate(raw)
     except ValidationError as errors:
-        raise _first_error(source, errors.errors()[0]) from None
+        raise _clearest(source, errors.errors()) from None
 
 
-def _first_error(source: Source, error: Any) -> ProfileError:
-    location = [
-        part for part in error["loc"] if part not in ("operator", "dtype", "compile", "api") or part == error["loc"][-1]
-    ]
-    message = str(error["msg"]).removeprefix("Value error, ")
-    keys = [part for part in location if isinstance(part, str)]
-    if location[:1] == ["rule"] and len(location) > 1:
-        number = location[1]
-        names = keys[1:]
+def _clearest(source: Source, errors: list[Any]) -> ProfileError:
+    """One error of several: a name that should not be there, which often is why another one is missing, or the first."""
+    error = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
+    message, keys = str(error["msg"]).removeprefix("Value error, "), list(error["loc"])
+    number: int | None = None
+    if len(keys) > 1 and keys[0] == "rule":
+        number, keys = keys[1], keys[3:]  # keys[2] is the kind of the rule
         if error["type"] in ("union_tag_invalid", "union_tag_not_found"):
-            names = ["kind"]
-        shown = ".".join(names)
-        if error["type"] == "missing":
-            names = names[:-1]
-        return source.error(source.line(number, *names), f"{shown + ': ' if shown else ''}{message}")
-    twice = re.search(r"^two rules .* '(.+)'$", message)
+            keys = ["kind"]
+    names = [key for key in keys if isinstance(key, str)]
+    shown = ".".join(names) + ": " if names else ""
+    twice = re.match(r"two rules .* '(.+)'$", message)
     if twice:
-        again = [n for n, line in enumerate(source.lines, 1) if re.search(rf"""["']{re.escape(twice[1])}["']""", line)]
-        return source.error(again[1] if len(again) > 1 else 1, message)
-    if error["type"] == "missing":
-        return source.error(1, f"{'.'.join(keys)}: {message}")
-    return source.error(source.line(None, *keys), f"{'.'.join(keys) + ': ' if keys else ''}{message}")
+        quoted = re.compile(rf"""["']{re.escape(twice[1])}["']""")
+        second = [n for n, line in enumerate(source.lines, 1) if quoted.search(line)][1]
+        return source.error(second, message)
+    there = names[:-1] if error["type"] == "missing" else names
+    return source.error(source.line(number, *there), shown + message)

@@ -99,7 +99,8 @@ class Profile:
                 self._narrow[wide] = getattr(torch, rule.to)
                 self._dtype_rules[wide] = rule
                 exempt = _resolve(source, number, rule.except_operators, must_reach=False)
-                self._exempt[wide] = {str(op) for op in exempt}
+                # A program calls the functional form: aten.copy for aten.copy_.
+                self._exempt[wide] = {str(form) for op in exempt for form in (op, registry.functional_of(op))}
             elif isinstance(rule, CompileRule):
                 self._compile[rule.what] = rule
             else:
