@@ -98,3 +98,13 @@ def test_module_trains():
         optimizer.step()
     torch.testing.assert_close(there.weight.detach().cpu(), here.weight.detach())
     assert not torch.neuron.get_fallback_ops()
+
+
+@pytest.mark.parametrize(("indices", "offsets"), [([1, 6], [0]), ([1, 2], [1]), ([1, 2], [0, 3])])
+def test_errors_are_the_cpus(indices, offsets):
+    weight, indices, offsets = example(torch.float32, 6, 5), torch.tensor(indices), torch.tensor(offsets)
+    with pytest.raises(RuntimeError) as expected:
+        F.embedding_bag(indices, weight, offsets, mode="sum")
+    with pytest.raises(RuntimeError) as actual:
+        F.embedding_bag(indices.to("neuron"), weight.to("neuron"), offsets.to("neuron"), mode="sum")
+    assert str(actual.value) == str(expected.value)

@@ -14,6 +14,7 @@ from jax import lax
 
 from ..errors import LoweringError
 from ..views import View
+from .checks import require, require_index
 from .common import Array, opmath
 from .registry import lower
 
@@ -61,6 +62,10 @@ def _embedding_bag(
 ) -> tuple[Array, Array, Array, Array]:
     """(bags (B, D), bag of each index (N,), sizes of bags, chosen indices (B, D) of maxima) of `weight` (W, D)."""
     bags = outputs[0].size[0]
+    require_index(indices, weight.shape[0], error=RuntimeError)
+    if offsets.shape[0]:
+        require(offsets[0] == 0, RuntimeError, "offsets do not begin with 0")
+        require(offsets[-1] <= indices.shape[0], RuntimeError, "the last offset is past the indices")
     bag = _bags(offsets, indices.shape[0])
     present = (indices != padding_idx) & (bag < bags)
     sizes = jnp.zeros(bags, jnp.int64).at[bag].add(present, mode="drop")
