@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +18,100 @@ from .common import BAD_INPUT, FAILED, INTERRUPTED, PASSED, fail, many
 if TYPE_CHECKING:
     from shakedown.conformance.results import Row
 
-app = typer.Typer(help="Which ATen operators the device runs, and how that was measured.", no_args_is_help=False)
+app = typer.Typer(invoke_without_command=True)
+
+
+@app.callback()
+def show(
+    context: typer.Context,
+    name: Annotated[
+        list[str] | None, typer.Option(help="Operators by name (aten::add.Tensor, or add: all its overloads).")
+    ] = None,
+    way: Annotated[list[str] | None, typer.Option(help="native, composite, decomposed, fallback.")] = None,
+    missing: Annotated[
+        bool, typer.Option("--missing", help="Only what is not native or not right throughout.")
+    ] = False,
+    used_by: Annotated[
+        str | None,
+        typer.Option(help="Only operators of one training step of a workload, which is run: decoder, cnn, a file."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
+) -> None:
+    """Which ATen operators the device runs, and how that was measured."""
+    if context.invoked_subcommand is not None:
+        return
+    from shakedown.conformance import operators, table
+    from shakedown.readiness import errors
+    from shakedown.readiness.operators_used import operators_used
+
+    lines = table.lines(overloads=True)
+    names, ways = many(name), many(way)
+    known = {n for line in lines for n in (line.name, operators.base_of(line.name))}
+    unknown = [n for n in names if n not in known] + [w for w in ways if w not in table.WAYS]
+    if unknown:
+        raise fail(f"{unknown[0]!r} is neither an ATen operator of this PyTorch nor a way", BAD_INPUT, as_json)
+    phases: dict[str, list[str]] = {}
+    fallen: set[str] = set()
+    if used_by is not None:
+        try:
+            rows = operators_used(used_by)
+        except errors.BadInput as error:
+            raise fail(str(error), BAD_INPUT, as_json) from None
+        for row in rows:
+            phases.setdefault(row.name, []).append(row.phase)
+            if row.kind == "fallback":
+                fallen.add(row.name)
+        lines = [line for line in lines if line.name in phases]
+    chosen = [
+        line
+        for line in lines
+        if (not names or line.name in names or operators.base_of(line.name) in names)
+        and (not ways or line.way in ways)
+        and (not missing or line.missing or line.name in fallen)
+    ]
+    if as_json:
+        print(json.dumps([asdict(line) | {"phases": phases.get(line.name, [])} for line in chosen], indent=1))
+        return
+    console = Console()
+    shown = Table(
+        "operator",
+        "way",
+        *table.SHORT.values(),
+        "compiled",
+        *(("phases",) if used_by else ()),
+        "because",
+        box=None,
+        pad_edge=False,
+    )
+    for line in chosen:
+        extra = (" ".join(phases[line.name]),) if used_by else ()
+        shown.add_row(line.name, line.way, *line.cells(), *extra, line.reason)
+    console.print(shown)
+    console.print(
+        f"{len(chosen)} of {len(lines)} operators; letters: N native, D decomposed, C on the CPU, ! not right, · not measured"
+    )
+
+
+@app.command("table")
+def publish(
+    results: Annotated[
+        list[Path] | None, typer.Option(help="Directory of a finished sweep to publish, repeatable.")
+    ] = None,
+    write: Annotated[Path | None, typer.Option(help="Where to write the page. Default: standard output.")] = None,
+) -> None:
+    """Make docs/compatibility.md from the published sweep, or from the sweeps in RESULTS, which are published first."""
+    from shakedown.conformance import table
+
+    try:
+        if results:
+            table.publish(results)
+        text = table.page()
+    except FileNotFoundError as error:
+        raise fail(f"no finished sweep: {error.filename} is missing", BAD_INPUT, False) from None
+    if write is None:
+        print(text, end="")
+    else:
+        write.write_text(text)
 
 
 @app.command()
@@ -74,12 +168,12 @@ def conformance(
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
             task = progress.add_task("starting", total=None)
 
-            def show(what: str, done: int, count: int) -> None:
+            def tell(what: str, done: int, count: int) -> None:
                 progress.update(task, description=what, completed=done, total=count)
                 if not console.is_terminal:  # a log keeps lines, not bars
                     console.print(f"{done}/{count} {what}", highlight=False, markup=False)
 
-            rows = sweep.Sweep(request, out, show).run()
+            rows = sweep.Sweep(request, out, tell).run()
     except (sweep.RequestError, databases.DatabaseUnavailable) as error:
         raise fail(str(error), BAD_INPUT, as_json) from None
     except KeyboardInterrupt:

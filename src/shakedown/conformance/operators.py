@@ -7,11 +7,13 @@ import csv
 import io
 import os
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import astuple, dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 
+from .databases import DTYPE_NAMES
 from .results import BAD, Row
 
 # Operators of machines and libraries other than the host's: nobody reaches them through this device.
@@ -21,65 +23,79 @@ _FOREIGN = (
 )
 
 
-WAYS = ("native", "decomposed", "fallback", "bad")
-
-
 @dataclass(frozen=True)
-class Measured:
-    """How often operator `name` ran in checks of samples of `dtype` in `mode`, by what became of them.
+class Counts:
+    """How many checks an operator took part in, by what became of them.
 
-    `native`, `decomposed` and `fallback` count checks in which the operator took that way and the check was right; `bad`
-    counts checks that were not right while this operator was among those that ran: it may be another one's fault.
+    In `native`, `decomposed` and `fallback` it took that way and the check was right. `bad` checks were not right, and
+    this operator is a suspect: it is the entry's own, or none of those that ran is.
     """
 
-    name: str
-    dtype: str
-    mode: str
     native: int = 0
     decomposed: int = 0
     fallback: int = 0
     bad: int = 0
 
+    def __str__(self) -> str:
+        return ":".join(str(n) for n in astuple(self))
 
-def measured(rows: Iterable[Row]) -> list[Measured]:
-    """Counts for each operator, dtype and mode, in order."""
-    counts: dict[tuple[str, str, str], collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    @classmethod
+    def parse(cls, text: str) -> Counts:
+        return cls(*map(int, text.split(":")))
+
+
+# (operator, mode) -> dtype of the samples -> counts
+Measured: TypeAlias = dict[tuple[str, str], dict[str, Counts]]
+
+
+def measured(rows: Iterable[Row]) -> Measured:
+    """Counts for each operator, mode and dtype, in order of names. Error inputs count nowhere."""
+    counts: dict[tuple[str, str], dict[str, collections.Counter[str]]] = {}
     for row in rows:
         if row.status == "skipped" or row.check == "error":
             continue
-        for name in set(row.executed) | set(row.fallbacks):
-            if not name.startswith("aten::"):
-                continue
-            way = (
-                "fallback"
-                if name in row.fallbacks
-                else "bad"
-                if row.status in BAD
-                else "decomposed"
-                if name in row.decomposed
-                else "native"
-            )
-            counts[name, row.dtype, row.mode][way] += 1
-    return [Measured(*key, *(counts[key][way] for way in WAYS)) for key in sorted(counts)]
+        names = {n for n in (*row.executed, *row.fallbacks) if n.startswith("aten::")}
+        if row.status in BAD:
+            own = {
+                n for n in names if base_of(n).strip("_") in row.op.replace(".", "_").split("_") or base_of(n) in row.op
+            }
+            names = own or names
+        for name in names:
+            way = "native"
+            if row.status in BAD:
+                way = "bad"
+            elif name in row.fallbacks:
+                way = "fallback"
+            elif name in row.decomposed:
+                way = "decomposed"
+            by_dtype = counts.setdefault((name, row.mode), {})
+            by_dtype.setdefault(row.dtype, collections.Counter())[way] += 1
+    return {key: {d: Counts(**counts[key][d]) for d in DTYPE_NAMES if d in counts[key]} for key in sorted(counts)}
 
 
-def write(path: Path, found: list[Measured]) -> None:
-    """Write counts as CSV, atomically."""
+def base_of(name: str) -> str:
+    """``aten::add.Tensor`` -> ``add``."""
+    return name.removeprefix("aten::").partition(".")[0]
+
+
+def write(path: Path, found: Measured) -> None:
+    """Write counts as CSV, atomically: a line for each operator and mode, a column for each dtype."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, [f.name for f in fields(Measured)], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(asdict(m) for m in found)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["operator", "mode", *DTYPE_NAMES])
+    for (name, mode), by_dtype in found.items():
+        writer.writerow([name, mode, *(str(by_dtype.get(d, "")) for d in DTYPE_NAMES)])
     temporary = path.with_suffix(".partial")
     temporary.write_text(text.getvalue())
     os.replace(temporary, path)
 
 
-def read(path: Path) -> list[Measured]:
+def read(path: Path) -> Measured:
     with path.open(newline="") as file:
-        return [
-            Measured(line["name"], line["dtype"], line["mode"], *(int(line[way]) for way in WAYS))
+        return {
+            (line["operator"], line["mode"]): {d: Counts.parse(line[d]) for d in DTYPE_NAMES if line[d]}
             for line in csv.DictReader(file)
-        ]
+        }
 
 
 @dataclass(frozen=True)

@@ -270,6 +270,7 @@ def _note_time(path: Path, seconds: float, request: Request) -> None:
         "torch": torch.__version__,
         "jax": jax.__version__,
         "platform": "rehearsal: the PJRT plugin of the host's processor",
+        "profile": torch.neuron.profile(),
         "jobs": request.jobs,
         "seconds_of_this_run": round(seconds, 1),
     }
