@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import subprocess
 import sys
 import textwrap
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +18,9 @@ import torch.autograd.forward_ad as forward_ad
 from shakedown.neuron import events, profiles
 from shakedown.neuron.errors import ProfileError, UnsupportedByProfile
 from shakedown.neuron.profiles import document, rules
+from shakedown.readiness import targets
+from shakedown.readiness.observe import identity
+from shakedown.readiness.report import details
 
 RELEASE = "neuron-2.33"
 POSITIVE = torch.tensor([[4.0, 1.0, 0.5], [1.0, 3.0, 0.25], [0.5, 0.25, 2.0]])
@@ -279,7 +285,7 @@ def test_float64_in_a_compiled_graph():
 
 
 def run(script: str, profile: str = RELEASE, *options: str) -> subprocess.CompletedProcess[str]:
-    environment = {**__import__("os").environ, "SHAKEDOWN_PROFILE": profile}
+    environment = {**os.environ, "SHAKEDOWN_PROFILE": profile}
     return subprocess.run(
         [sys.executable, *options, "-c", textwrap.dedent(script)], capture_output=True, text=True, env=environment
     )
@@ -542,3 +548,24 @@ def test_profiles_ship_in_the_wheel():
     from importlib import resources
 
     assert resources.files("shakedown.neuron.profiles").joinpath(f"{RELEASE}.toml").is_file()
+
+
+# --- records ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_process_of_a_trial_writes_down_its_profile():
+    neuron, cpu = targets.get("neuron"), targets.get("cpu")
+    assert identity.capture(neuron)["also"]["profile"] == {"name": "native"}
+    assert identity.capture(cpu)["also"]["profile"] is None
+    with torch.neuron.use_profile(RELEASE):
+        text = (profiles.FOLDER / f"{RELEASE}.toml").read_bytes()
+        expected = {"name": RELEASE, "sha256": hashlib.sha256(text).hexdigest()}
+        assert identity.capture(neuron)["also"]["profile"] == expected
+
+
+def test_a_report_names_the_profile():
+    cells = {"a": {"profile": {"name": RELEASE, "sha256": "0123"}}, "b": {"profile": None}, "c": {}}
+    (line,) = details._profiles(SimpleNamespace(identity={"cells": cells}))
+    assert RELEASE in line
+    assert "0123" in line
+    assert details._profiles(SimpleNamespace(identity={"cells": {"a": {"profile": {"name": "native"}}}})) == []

@@ -48,6 +48,7 @@ def test_rehearsal_is_said_wherever_a_result_is(out: Path, record: records.Recor
     assert report.splitlines()[0].endswith("(rehearsal)")
     assert "not AWS Trainium" in report
     assert {record.identity["cells"][cell]["family"] for cell in CELLS} == {"rehearsal"}
+    assert [record.identity["cells"][cell]["profile"] for cell in CELLS] == [{"name": "native"}] * len(CELLS)
 
 
 def test_cold_and_warm_are_proved(record: records.Record) -> None:

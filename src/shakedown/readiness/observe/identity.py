@@ -75,6 +75,15 @@ def environment() -> dict[str, str]:
     }
 
 
+def support_profile(target: targets.Target) -> dict[str, str] | None:
+    """Name of the support profile that the embedded device imitated, and the hash of its text; None on other targets."""
+    if targets.family(target) != "rehearsal":
+        return None
+    import torch
+
+    return dict(torch.neuron.profile_identity())
+
+
 def capture(target: targets.Target) -> dict[str, Any]:
     """The identity of this process, after the device is open."""
     import torch
@@ -96,6 +105,7 @@ def capture(target: targets.Target) -> dict[str, Any]:
         "also": {
             "device": target.device,
             "family": targets.family(target),
+            "profile": support_profile(target),
             "executable": sys.implementation.name,
             "deterministic": torch.are_deterministic_algorithms_enabled(),
             "matmul_precision": torch.get_float32_matmul_precision(),

@@ -188,8 +188,19 @@ def _method(record: Record) -> Section:
         f"{snapshot['optimizer']}, seed {snapshot['seed']}; dropout switched off in {', '.join(off) or 'no module'}.",
         f"Host: {fixed.get('cpu')}, {fixed.get('threads')} threads, {fixed.get('platform')}.",
         f"Software: Python {fixed.get('python')}, {versions}.",
+        *_profiles(record),
         f"Snapshot {record.snapshot_sha256}.",
         f"Requirements {record.requirements_sha256}, locked before the first result.",
         f"Record sealed on {record.created} as {record.seal}.",
     ]
     return Section("How it was measured", lines)
+
+
+def _profiles(record: Record) -> list[str]:
+    """What the embedded device imitated, where it imitated a release."""
+    found = [cell.get("profile") for cell in record.identity["cells"].values()]
+    imitated = sorted({(p["name"], p.get("sha256", "")) for p in found if p and p["name"] != "native"})
+    return [
+        f"Support profile {name} ({sha256}): the device imitated the documented limits of that release."
+        for name, sha256 in imitated
+    ]
