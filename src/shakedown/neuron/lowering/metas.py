@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .registry import overload
+from .registry import functional_of, overload
 
 _library = torch.library.Library("aten", "IMPL")
 
@@ -20,6 +20,41 @@ def meta(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
             op = overload(name)
             if not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "Meta"):
                 _library.impl(op, fn, "Meta")
+            for out in _out_forms(op):
+                _library.impl(out, _writing(out, fn), "Meta")
         return fn
 
     return register
+
+
+def _out_forms(op: torch._ops.OpOverload) -> list[torch._ops.OpOverload]:
+    """The ``out=`` overloads of `op` that no kernel of PyTorch's serves on meta tensors."""
+    packet = getattr(torch.ops.aten, op._schema.name.split("::")[1])
+    found = []
+    for name in packet.overloads():
+        out = getattr(packet, name)
+        written = [a for a in out._schema.arguments if a.is_out]
+        served = any(
+            torch._C._dispatch_has_kernel_for_dispatch_key(out.name(), key)
+            for key in ("Meta", "CompositeExplicitAutograd", "CompositeImplicitAutograd")
+        )
+        if written and not served and all(str(a.type) == "Tensor" for a in written) and functional_of(out) is op:
+            found.append(out)
+    return found
+
+
+def _writing(out: torch._ops.OpOverload, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The meta kernel of an ``out=`` overload, from that of its functional form."""
+    names = [a.name for a in out._schema.arguments if a.is_out]
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        given = [kwargs.pop(name) for name in names]
+        results = fn(*args, **kwargs)
+        for tensor, result in zip(given, [results] if isinstance(results, torch.Tensor) else results):
+            if tensor.dtype != result.dtype:
+                raise RuntimeError(f"Expected out tensor to have dtype {result.dtype}, but got {tensor.dtype} instead")
+            if tensor.shape != result.shape:
+                tensor.resize_(result.shape)
+        return given[0] if len(given) == 1 else tuple(given)
+
+    return kernel
