@@ -40,11 +40,14 @@ def test_the_device_module():
         "is_initialized",
         "manual_seed",
         "manual_seed_all",
+        "profile",
+        "profile_identity",
         "seed",
         "seed_all",
         "set_device",
         "set_rng_state",
         "synchronize",
+        "use_profile",
     } <= set(dir(torch.neuron))
 
 

@@ -569,3 +569,32 @@ def test_a_report_names_the_profile():
     assert RELEASE in line
     assert "0123" in line
     assert details._profiles(SimpleNamespace(identity={"cells": {"a": {"profile": {"name": "native"}}}})) == []
+
+
+# --- documentation ------------------------------------------------------------------------------------------------------
+
+PAGE = (Path(__file__).parents[2] / "docs" / "profiles.md").read_text()
+
+
+def test_the_example_of_the_documentation_is_a_profile(tmp_path):
+    example = PAGE.split("```toml\n")[1].split("```")[0]
+    with torch.neuron.use_profile(write(tmp_path, example)):
+        assert torch.neuron.profile() == "my-release"
+        events.clear()
+        torch.sort(on_device(torch.tensor([3, 1, 2])))
+        torch.sort(MATRIX[0])
+        assert [r for r in reasons() if "my-release" in r] == [
+            "profile my-release, rule sort-on-cpu: runs on the CPU there (Release notes, section 4, 2026-10-19)"
+        ]
+        with pytest.raises(Exception, match="rule default-mode-only: torch.compile refuses mode reduce-overhead"):
+            from shakedown.neuron.modes.compile import neuron
+
+            neuron(torch.fx.symbolic_trace(lambda x: (x + 1,)), [OUT], mode="reduce-overhead")
+
+
+def test_the_documentation_names_every_field_and_profile():
+    models = (document.OperatorRule, document.DtypeRule, document.CompileRule, document.ApiRule, document.When)
+    for field in {f for model in (*models, document.Document) for f in model.model_fields} - {"rule"}:
+        assert f"`{field}`" in PAGE, field
+    for name in profiles.shipped():
+        assert f"| `{name}` |" in PAGE

@@ -49,16 +49,21 @@ def read(name: str) -> Profile:
     return _known(path, modified_ns)
 
 
+@functools.cache
+def _dispatched() -> frozenset[str]:
+    """Names that the dispatcher knows. (TorchScript has overloads of its own, such as ``aten::sort.int`` on lists.)"""
+    return frozenset(torch._C._dispatch_get_all_op_names())
+
+
 def _overloads(name: str) -> list[OpOverload]:
     """``lerp.Scalar`` -> that one; ``lerp`` -> all overloads of ``lerp`` and ``lerp_``. Empty: no such operator."""
     base, dot, which = name.partition(".")
     packet = getattr(torch.ops.aten, base, None)
     if packet is None:
         return []
-    if dot:
-        return [getattr(packet, which)] if which in packet.overloads() else []
-    in_place = getattr(torch.ops.aten, f"{base}_", None)
-    return [getattr(p, o) for p in (packet, in_place) if p is not None for o in p.overloads()]
+    in_place = None if dot else getattr(torch.ops.aten, f"{base}_", None)
+    found = [getattr(p, o) for p in (packet, in_place) if p is not None for o in p.overloads() if not dot or o == which]
+    return [op for op in found if op.name() in _dispatched()]
 
 
 def _reaches_the_rules(op: OpOverload) -> bool:
