@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
+from ..errors import LoweringError
 from .checks import extreme, require_fits
 from .common import Array, computation, is_integral, number_as
 from .pointwise import common_values
@@ -66,7 +67,9 @@ def logical_xor(self: Array, other: Array) -> Array:
 
 def _shift(self: Any, other: Any, shift: Callable[[Array, Array], Array]) -> Array:
     """Shift; a negative or too large count pushes every bit out (ATen/native/cpu/BinaryOpsKernel.cpp)."""
-    _, (a, b) = computation(self, other)
+    common, (a, b) = computation(self, other)
+    if not is_integral(common):
+        raise LoweringError(f"a shift of {common}")
     bits = a.dtype.itemsize * 8
     shape = jnp.broadcast_shapes(a.shape, b.shape)
     count = jnp.where((b < 0) | (b >= bits), bits, b).astype(a.dtype)
@@ -81,8 +84,6 @@ def _shift(self: Any, other: Any, shift: Callable[[Array, Array], Array]) -> Arr
     "__lshift__.Scalar",
 )
 def left_shift(self: Any, other: Any) -> Array:
-    if not is_integral(computation(self, other)[0]):
-        return _scale_by_power(self, other, 1)
     return _shift(self, other, lax.shift_left)
 
 
@@ -95,16 +96,8 @@ def left_shift(self: Any, other: Any) -> Array:
 )
 def right_shift(self: Any, other: Any) -> Array:
     common = computation(self, other)[0]
-    if not is_integral(common):
-        return _scale_by_power(self, other, -1)
     signed = jnp.issubdtype(common, jnp.signedinteger)
     return _shift(self, other, lax.shift_right_arithmetic if signed else lax.shift_right_logical)
-
-
-def _scale_by_power(self: Any, other: Any, sign: int) -> Array:
-    """What ``<<`` means between floats: a multiplication with a power of two."""
-    _, (a, b) = common_values(self, other)
-    return a * jnp.exp2(sign * b)
 
 
 # --- clamping ---------------------------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .checks import extreme, require, require_fits
 from ..errors import LoweringError
+from .checks import extreme, require, require_fits
 from .common import (
     Array,
     computation,
@@ -259,15 +259,15 @@ def heaviside(self: Array, values: Array) -> Array:
 
 @lower("gcd")
 def gcd(self: Array, other: Array) -> Array:
+    """Euclid's way from the second operand's remainder, as ATen's ``calc_gcd``: it decides the sign beside INT_MIN."""
     _, (a, b) = computation(self, other)
 
     def step(state: tuple[Array, Array]) -> tuple[Array, Array]:
         x, y = state
-        divisor = jnp.where(y == 0, 1, y)
-        return jnp.where(y == 0, x, y), jnp.where(y == 0, 0, lax.rem(x, divisor))
+        divisor = jnp.where(x == 0, 1, x)
+        return jnp.where(x == 0, 0, lax.rem(y, divisor)), jnp.where(x == 0, y, x)
 
-    a, b = _aligned(jnp.abs(a), jnp.abs(b))
-    return jnp.abs(lax.while_loop(lambda state: jnp.any(state[1] != 0), step, (a, b))[0])
+    return lax.while_loop(lambda state: jnp.any(state[0] != 0), step, _aligned(jnp.abs(a), jnp.abs(b)))[1]
 
 
 @lower("lcm")
@@ -275,7 +275,9 @@ def lcm(self: Array, other: Array) -> Array:
     _, (a, b) = computation(self, other)
     a, b = _aligned(a, b)
     divisor = gcd(a, b)
-    return jnp.where(divisor == 0, 0, jnp.abs(lax.div(a, jnp.where(divisor == 0, 1, divisor)) * b))
+    at_least_int = jnp.promote_types(a.dtype, np.int32)  # as C++ computes, so that the narrow types wrap after abs
+    product = lax.div(a, jnp.where(divisor == 0, 1, divisor)).astype(at_least_int) * b.astype(at_least_int)
+    return jnp.where(divisor == 0, 0, jnp.abs(product).astype(a.dtype))
 
 
 @lower("complex")

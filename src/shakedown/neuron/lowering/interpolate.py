@@ -113,6 +113,25 @@ def _apply(x: Array, axis: int, table: Table) -> Array:
     return jnp.where(factors != 0, taken * factors, 0).sum(axis=axis + 1)
 
 
+def _apply_bytes(x: Array, axis: int, table: Table) -> Array:
+    """As :func:`_apply`, for bytes: weights in fixed point, with as many bits as an int16 gives the largest of them.
+
+    PyTorch has this from Pillow (aten/src/ATen/native/cpu/UpSampleKernel.cpp, ``compute_index_ranges_int16_weights``):
+    places that coincide at the border count once, and each dimension's results are bytes again.
+    """
+    places, weights = table
+    weights = np.where((places[:, :, None] == places[:, None, :]), weights[:, None, :], 0.0).sum(2)
+    first = np.array([[p not in row[:i] for i, p in enumerate(row)] for row in places.tolist()]).reshape(places.shape)
+    weights = np.where(first, weights, 0.0)
+    largest = weights.max(initial=0.0)
+    bits = next(b for b in range(23) if b == 22 or int(0.5 + largest * (1 << (b + 1))) >= 1 << 15)
+    scaled = weights * (1 << bits)
+    fixed = np.where(scaled < 0, scaled - 0.5, scaled + 0.5).astype(np.int32)
+    taken = jnp.take(x, places, axis=axis).astype(jnp.int32)
+    total = (taken * fixed.reshape(*fixed.shape, *([1] * (x.ndim - axis - 1)))).sum(axis + 1, dtype=jnp.int32)
+    return jnp.clip((total + ((1 << bits) >> 1)) >> bits, 0, 255).astype(x.dtype)
+
+
 def _register(name: str, rank: int, make: MakeTable, *, aligns: bool) -> None:
     """Lowerings of ``name`` and ``name_backward`` over `rank` dimensions."""
     letters = ("",) if rank == 1 else tuple(f"_{c}" for c in "dhw"[3 - rank :])
@@ -127,6 +146,10 @@ def _register(name: str, rank: int, make: MakeTable, *, aligns: bool) -> None:
     def forward(self: Array, output_size: Sequence[int], *rest: Any, **named: Any) -> Array:
         align, scales = read(rest, named)
         exact = make in _NEAREST
+        if rank == 2 and not exact and self.dtype == np.uint8:
+            for axis, out, factor in ((3, output_size[1], scales[1]), (2, output_size[0], scales[0])):
+                self = _apply_bytes(self, axis, make(self.shape[axis], out, align, factor, np.float64))
+            return self
         x = self if exact else self.astype(opmath(self.dtype) if is_float(self.dtype) else np.float32)
         for axis, (out, factor) in enumerate(zip(output_size, scales), 2):
             x = _apply(x, axis, make(x.shape[axis], out, align, factor, np.dtype(x.dtype) if not exact else np.float32))

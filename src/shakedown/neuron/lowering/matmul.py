@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from ..errors import LoweringError
-from .common import HALF, Array, is_complex, number_as, opmath
+from .common import HALF, Array, is_complex, is_float, number_as, opmath
 from .registry import lower
 
 _UNIT = {"beta": lambda v: v in (0, 1), "alpha": lambda v: v == 1}
@@ -143,10 +143,9 @@ def addmv(self: Array, mat: Array, vec: Array, *, beta: Any = 1, alpha: Any = 1)
 def addr(self: Array, vec1: Array, vec2: Array, *, beta: Any = 1, alpha: Any = 1) -> Array:
     common = jnp.promote_types(jnp.promote_types(self.dtype, vec1.dtype), vec2.dtype)
     if np.dtype(common) == np.bool_:
-        outer = jnp.outer(vec1, vec2) & bool(alpha) if isinstance(alpha, (bool, int)) else None
-        if outer is None or not isinstance(beta, (bool, int)):
-            raise LoweringError("bool addr with scaling")
-        return outer | self if beta else outer
+        if any(isinstance(x, float) or is_float(getattr(x, "dtype", np.int64)) for x in (beta, alpha)):
+            raise LoweringError("a bool addr with a fraction")
+        return (jnp.outer(vec1, vec2) & number_as(alpha, np.bool_)) | (self & number_as(beta, np.bool_))
     wide = opmath(common)
     product = _scaled(vec1.astype(wide)[:, None] * vec2.astype(wide)[None, :], alpha)
     return product if _is(beta, 0) else _scaled(self.astype(wide), beta) + product
@@ -167,25 +166,29 @@ def linear(input: Array, weight: Array, bias: Array | None = None) -> Array:
     return rows.reshape(*input.shape[:-1], *weight.shape[:-1])
 
 
+def _conjugate(x: Array) -> Array:
+    return lax.conj(x) if is_complex(x.dtype) else x
+
+
 @lower("linear_backward")
 def linear_backward(
     self: Array, grad_output: Array, weight: Array, output_mask: Sequence[bool]
 ) -> tuple[Array | None, Array | None, Array | None]:
-    if weight.ndim != 2:
-        raise LoweringError("linear with a one-dimensional weight has no backward operator")
-    grad = _rows(grad_output)
+    """A weight of one dimension stands for one row, whose output dimension is dropped."""
+    rows = weight.reshape(-1, weight.shape[-1])
+    grad = _rows(grad_output if weight.ndim == 2 else grad_output[..., None])
     grad_input = grad_weight = grad_bias = None
     if output_mask[0]:
-        grad_input = contract(grad, weight, ((1,), (0,))).reshape(self.shape)
+        grad_input = contract(grad, _conjugate(rows), ((1,), (0,))).reshape(self.shape)
     if output_mask[1] or output_mask[2]:  # PyTorch's meta kernel gives both when either is asked for
         if output_mask[1]:
-            grad_weight = contract(grad, _rows(self), ((0,), (0,)))
+            grad_weight = contract(grad, _conjugate(_rows(self)), ((0,), (0,))).reshape(weight.shape)
         else:
             grad_weight = jnp.zeros(weight.shape, weight.dtype)
         if output_mask[2]:
-            grad_bias = grad.astype(opmath(grad.dtype)).sum(axis=0)
+            grad_bias = grad.astype(opmath(grad.dtype)).sum(axis=0).reshape(weight.shape[:-1])
         else:
-            grad_bias = jnp.zeros(weight.shape[:1], weight.dtype)
+            grad_bias = jnp.zeros(weight.shape[:-1], weight.dtype)
     return grad_input, grad_weight, grad_bias
 
 
