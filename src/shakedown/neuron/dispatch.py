@@ -117,7 +117,8 @@ def _storage_pattern(operator: Operator, args: tuple[Any, ...], kwargs: dict[str
 def kernel_of(operator: Operator) -> Callable[..., Any]:
     """The kernel of one overload."""
     plans, roles, kwarg_roles = operator.plans, operator.roles, operator.kwarg_roles
-    random, writes, tally, name = operator.random, bool(operator.written), operator.tally, operator.name
+    random, draws, writes = operator.random, operator.draws, bool(operator.written)
+    tally, name = operator.tally, operator.name
     tensor_role, types = Role.TENSOR, _TENSOR_TYPES
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
@@ -146,7 +147,7 @@ def kernel_of(operator: Operator) -> Callable[..., Any]:
                 # Tensors that share a storage share its buffer, so distinct buffers settle it (equal ones need not share).
                 distinct = len(set(map(id, inputs))) == len(inputs)
                 key.append(distinct or _storage_pattern(operator, args, kwargs))
-            if random:
+            if random and (draws is None or draws(args, kwargs)):
                 inputs.append(_random_key(kwargs))
         except AttributeError:  # a plain tensor without a buffer: of another device, or a CPU scalar
             return _careful(operator, args, kwargs)
@@ -310,7 +311,7 @@ def _careful(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         return _irregular(operator, args, kwargs, problem)
     if operator.written:
         key.append(_storage_pattern(operator, args, kwargs))
-    if operator.random:
+    if operator.random and (operator.draws is None or operator.draws(args, kwargs)):
         inputs.append(_random_key(kwargs))
     found = tuple(key)
     plan = operator.plans.get(found)

@@ -113,7 +113,7 @@ class GraphLowering:
         example = node.meta["val"]
         outputs = tuple(View.of(t) for t in _tensor_leaves(example))
         extra: dict[str, Any] = {}
-        if lowering.random:
+        if lowering.takes_key(args, kwargs):
             extra["key"] = self._next_key()
         if lowering.takes_outputs:
             extra["outputs"] = outputs

@@ -51,6 +51,7 @@ class Operator:
 
     __slots__ = (
         "decomposition",
+        "draws",
         "functional",
         "kwarg_roles",
         "lowering",
@@ -76,6 +77,7 @@ class Operator:
         if found is None and self.functional is not None:
             self.decomposition = registry.decomposition_of(self.functional)
         self.random = found is not None and found.random
+        self.draws = found.draws if found is not None else None
         # Number arguments become inputs only under a lowering: tracing a decomposition turns them into constants.
         self.specialised: dict[str, Callable[[Any], bool]] = dict(found.static) if found else {}
         roles = {}

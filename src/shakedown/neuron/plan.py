@@ -6,6 +6,7 @@ tensors. The key that finds a plan again is built in :mod:`.dispatch` from the s
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -103,7 +104,7 @@ class _Call:
         for name, value in given:
             role, specialise = operator.kwarg_roles[name]
             self.template[name], self.meta[name] = self._argument(role, specialise, value)
-        if operator.random:
+        if operator.random and (operator.draws is None or operator.draws(args, kwargs)):
             self.key: Ref | None = self._parameter("key")
         else:
             self.key = None
@@ -201,7 +202,13 @@ def _run_meta(operator: Operator, call: _Call) -> Any:
         kwargs["pin_memory"] = None
     if "device" in operator.kwarg_roles and kwargs.get("device") is None and not call.tensors:
         kwargs["device"] = torch.device("meta")
-    return operator.op(*args, **kwargs)
+    if not any(a.is_out for a in operator.op._schema.arguments):
+        outs, lowering = operator.op(*args, **kwargs), operator.lowering
+        corrected = lowering is not None and lowering.corrects is not None and lowering.op is operator.op
+        return lowering.corrects(call.meta, outs) if corrected else outs
+    with warnings.catch_warnings():  # each run warns of what it resizes, not only the one that makes the plan
+        warnings.filterwarnings("ignore", message="An output with one or more elements was resized")
+        return operator.op(*args, **kwargs)
 
 
 # --- building ---------------------------------------------------------------------------------------------------------
@@ -407,6 +414,17 @@ def _assembler(
     return item(outs)
 
 
+def _warn_of_resize(tensor: torch.Tensor, fresh: torch.Tensor) -> None:
+    """PyTorch's warning, in its words."""
+    warnings.warn(
+        f"An output with one or more elements was resized since it had shape {list(tensor.shape)}, which does not match "
+        f"the required output shape {list(fresh.shape)}. This behavior is deprecated, and in a future PyTorch release "
+        "outputs will not be resized unless they have zero elements. You can explicitly reuse an out tensor t by "
+        "resizing it, inplace, to zero elements with t.resize_(0).",
+        stacklevel=4,
+    )
+
+
 def _finisher(
     stores: list[tuple[_Place, Template | None]], templates: list[Template], assemble: Callable[..., Any]
 ) -> _Finish:
@@ -436,7 +454,10 @@ def _finisher(
             if resized is None:
                 tensor.untyped_storage().buffer = buffer
             else:
-                adopt(tensor, resized.new(buffer))
+                fresh = resized.new(buffer)
+                if tensor.numel():
+                    _warn_of_resize(tensor, fresh)
+                adopt(tensor, fresh)
         new = [t.new(b) for t, b in zip(templates, buffers[len(stores) :])]
         return assemble(args, kwargs, new)
 

@@ -7,7 +7,7 @@ the operator returns, in at least the operator's precision: the caller rounds to
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, wraps
 from typing import Any, TypeAlias
@@ -25,9 +25,10 @@ class Lowering:
 
     ``static``: number arguments that the lowering needs as Python values (they become part of the key), or a predicate
     ``name -> (value -> bool)`` that says which values to specialise on. ``random``: takes a ``key`` (uint32[4]) as its last
-    keyword. ``mutates``: arguments written although the schema does not say so; their new values follow the returns.
+    keyword; ``draws``: a predicate of (args, kwargs) that says for which calls (others take no key). ``mutates``: arguments written although the schema does not say so; their new values follow the returns.
     ``takes_outputs``: wants the output :class:`~..views.View`\\ s as keyword ``outputs``. ``graph_only``: of a view, which
-    eager execution leaves to PyTorch so that it keeps its aliasing.
+    eager execution leaves to PyTorch so that it keeps its aliasing. ``corrects``: a function of (arguments by name, what the
+    meta kernel returned), all on meta tensors, that gives the outputs of the CPU kernel where the two kernels differ.
     """
 
     op: OpOverload
@@ -38,6 +39,11 @@ class Lowering:
     takes_outputs: bool = False
     takes_inputs: bool = False
     graph_only: bool = False
+    draws: Callable[[Sequence[Any], Mapping[str, Any]], bool] | None = None
+    corrects: Callable[[dict[str, Any], Any], Any] | None = None
+
+    def takes_key(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        return self.random and (self.draws is None or self.draws(args, kwargs))
 
 
 _lowerings: dict[OpOverload, Lowering] = {}
@@ -79,6 +85,8 @@ def lower(
     takes_outputs: bool = False,
     takes_inputs: bool = False,
     graph_only: bool = False,
+    draws: Callable[[Sequence[Any], Mapping[str, Any]], bool] | None = None,
+    corrects: Callable[[dict[str, Any], Any], Any] | None = None,
     refuses: dict[str, Callable[[Any], bool]] | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as the lowering of the ATen overloads `names`.
@@ -102,7 +110,9 @@ def lower(
             if unknown:
                 raise ValueError(f"aten.{name} has no argument {unknown[0]!r}")
             given = _refusing(op, fn, refuses) if refuses else fn
-            _lowerings[op] = Lowering(op, given, chosen, random, mutates, takes_outputs, takes_inputs, graph_only)
+            _lowerings[op] = Lowering(
+                op, given, chosen, random, mutates, takes_outputs, takes_inputs, graph_only, draws, corrects
+            )
         return fn
 
     return register

@@ -116,7 +116,7 @@ class _Graph:
         self.random = any(
             isinstance(n.target, torch._ops.OpOverload)
             and (found := registry.lowering_of(n.target)) is not None
-            and found.random
+            and found.takes_key(n.args, n.kwargs)
             for n in module.graph.nodes
         )
         self.programs: dict[Any, tuple[Callable[..., Any], list[int], list[_Output], Program]] = {}
