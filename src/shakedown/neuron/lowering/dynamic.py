@@ -199,7 +199,7 @@ def _along_dim(
     self: Tensor, dim: int, rows: Tensor, order: Tensor | None, return_inverse: bool, return_counts: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     values, inverse, counts = _distinct(rows, order, return_counts)
-    return values.movedim(0, dim).contiguous(), inverse if return_inverse else _nothing(self), counts
+    return values.movedim(0, dim), inverse if return_inverse else _nothing(self), counts
 
 
 @composite("unique_dim_consecutive")
