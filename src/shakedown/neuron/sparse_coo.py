@@ -80,12 +80,8 @@ def _scaled(values: Tensor, alpha: Any) -> Tensor:
 
 @coo("add.Tensor")
 def add(self: Tensor, other: Any, alpha: Any = 1) -> Tensor:
-    if not is_sparse(other) and is_sparse(self):
-        raise NotImplementedError(
-            "add(sparse, dense) is not supported. Use add(dense, sparse) instead."
-            if isinstance(other, torch.Tensor)
-            else "add(sparse, number) is not supported: the result would be dense; call .to_dense() first"
-        )
+    if not is_sparse(other):
+        return NotImplemented
     if self.shape != other.shape or self.layout is torch.sparse_csr or other.layout is torch.sparse_csr:
         return NotImplemented  # the CPU knows which of these it refuses
     dtype = torch.result_type(self, other)

@@ -213,6 +213,8 @@ def scaled_dot_product_attention(
 ) -> torch.Tensor:
     """Choose the fused operator: PyTorch asks a C++ table which devices have one, and finds none for this device."""
     op = torch.ops.aten.scaled_dot_product_attention.default
+    if torch.autograd.forward_ad._current_level >= 0:  # the fused operator has no formula for forward mode
+        return op.decompose(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     if not torch._C._get_overrideable_sdp_enabled() or not _is_regular(query, key, value, attn_mask, enable_gqa):
         return op.decompose(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     fused = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default
