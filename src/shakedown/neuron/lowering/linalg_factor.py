@@ -121,11 +121,13 @@ def linalg_cholesky_ex(self: Array, *, upper: bool = False, check_errors: bool =
     return factor, info
 
 
-@lower("cholesky")
-def cholesky(self: Array, upper: bool = False) -> Array:
-    factor, info = _cholesky(self, upper)
-    demand_success(info, "a Cholesky factorisation")
-    return factor
+if hasattr(torch.ops.aten, "cholesky"):  # PyTorch 2.14 has removed it
+
+    @lower("cholesky")
+    def cholesky(self: Array, upper: bool = False) -> Array:
+        factor, info = _cholesky(self, upper)
+        demand_success(info, "a Cholesky factorisation")
+        return factor
 
 
 # --- LU ---------------------------------------------------------------------------------------
