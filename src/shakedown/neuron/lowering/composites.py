@@ -6,7 +6,13 @@ derivative formulas. Registering the composite itself only adds its name to the 
 
 from __future__ import annotations
 
+import functools
+
+import torch
+
 from .registry import composite, overload
+
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 for _name in (
     "softmax.int",
@@ -17,4 +23,5 @@ for _name in (
     "dropout",
     "cross_entropy_loss",
 ):
-    composite(_name)(overload(_name).decompose)
+    # The C++ kernel, not a decomposition in Python of the same name: that of dropout copies what it should return as it is.
+    composite(_name)(functools.partial(overload(_name)._op_dk, _COMPOSITE))
