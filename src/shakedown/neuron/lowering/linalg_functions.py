@@ -1,4 +1,4 @@
-"""The exponential of a matrix."""
+"""The exponential of a matrix, and the cross product."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .common import Array
+from .common import Array, computation
 from .linalg_factor import eye_like, on_matrices, product
 from .registry import lower
 
@@ -51,3 +51,12 @@ def linalg_matrix_exp(self: Array) -> Array:
         return jnp.where((i < halvings)[..., None, None], product(x, x), x)
 
     return lax.fori_loop(0, halvings.max(), squared, _taylor(scaled))
+
+
+@lower("linalg_cross")
+def linalg_cross(self: Array, other: Array, *, dim: int = -1) -> Array:
+    """The product of vectors of three along `dim`, sizes broadcast."""
+    _, (a, b) = computation(self, other)
+    a, b = jnp.broadcast_arrays(a, b)
+    (a0, a1, a2), (b0, b1, b2) = (jnp.moveaxis(x, dim, 0) for x in (a, b))
+    return jnp.stack([a1 * b2 - a2 * b1, a2 * b0 - a0 * b2, a0 * b1 - a1 * b0], axis=dim)
