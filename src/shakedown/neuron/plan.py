@@ -204,11 +204,17 @@ def _run_meta(operator: Operator, call: _Call) -> Any:
         kwargs["device"] = torch.device("meta")
     if not any(a.is_out for a in operator.op._schema.arguments):
         outs, lowering = operator.op(*args, **kwargs), operator.lowering
-        corrected = lowering is not None and lowering.corrects is not None and lowering.op is operator.op
-        return lowering.corrects(call.meta, outs) if corrected else outs
+        if lowering is None or lowering.corrects is None or lowering.op is not operator.op:
+            return outs
+        return lowering.corrects(call.meta, outs)
     with warnings.catch_warnings():  # each run warns of what it resizes, not only the one that makes the plan
         warnings.filterwarnings("ignore", message="An output with one or more elements was resized")
-        return operator.op(*args, **kwargs)
+        outs = operator.op(*args, **kwargs)
+    # Some meta kernels fill the outputs but return others.
+    given = {tuple(a.alias_info.before_set): a.name for a in operator.op._schema.arguments if a.is_out}
+    if isinstance(outs, tuple) and len(given) == len(outs):
+        return tuple(call.meta[given[tuple(r.alias_info.before_set)]] for r in operator.op._schema.returns)
+    return outs
 
 
 # --- building ---------------------------------------------------------------------------------------------------------
@@ -256,11 +262,12 @@ def build(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     for kind in call.kinds:
         builder.parameter(kind)
     # A lowering gives the returns first, then the new values of what it writes. (A functional form returns the latter.)
-    values = _values(builder, operator, call, tuple(View.of(t) for t in (*fresh, *written)))
-    results, stores = _stores(builder, call, writes, metas, sizes_before, values[len(fresh) :])
+    fresh_views = [_apart(t) for t in fresh]
+    written_views, resized_views = _out_views(operator, call, written)
+    values = _values(builder, operator, call, (*fresh_views, *written_views))
+    results, stores = _stores(builder, call, writes, resized_views, sizes_before, values[len(fresh) :])
     templates = []
-    for meta, value in zip(fresh, values):
-        layout = View(meta.dtype, tuple(meta.shape), tuple(meta.stride()))
+    for layout, value in zip(fresh_views, values):
         results.append(builder.pack(value, layout))
         templates.append(template(layout.dtype, layout.size, layout.stride))
     if not results:
@@ -273,11 +280,43 @@ def build(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return Plan(program, run, finish, single)
 
 
+def _apart(meta: torch.Tensor) -> View:
+    """The layout of a fresh tensor whose meta twin is `meta`: no two elements in one place, whatever a meta kernel says."""
+    if any(n > 1 and s == 0 for n, s in zip(meta.shape, meta.stride())):
+        meta = torch.empty_like(meta)
+    return View(meta.dtype, tuple(meta.shape), tuple(meta.stride()))
+
+
+def _out_views(operator: Operator, call: _Call, written: list[torch.Tensor]) -> tuple[list[View], list[View]]:
+    """Of each written tensor: (dtype in which its values are computed, layout if it has to be resized).
+
+    The functional form knows both: pointwise operators round to their own result's dtype before they convert it to that
+    of an ``out=``, and the meta kernels of some ``out=`` forms resize without regard to the inputs' strides.
+    """
+    found = [View.of(t) for t in written]
+    plain = [View(t.dtype, tuple(t.shape), tuple(t.stride())) for t in written]
+    outs = {a.name for a in operator.op._schema.arguments if a.is_out}
+    if not outs or operator.functional is None or operator.functional is operator.op:
+        return found, plain
+    args, kwargs = call.split({n: v for n, v in call.meta.items() if n not in outs})
+    try:
+        made = _flatten(operator.functional(*args, **kwargs))
+    except Exception:  # an input was resized as the output that it also is, or there is no meta kernel
+        return found, plain
+    if [tuple(t.shape) for t in made] != [v.size for v in plain]:
+        return found, plain
+    for i, (view, own) in enumerate(zip(plain, map(_apart, made))):
+        plain[i] = View(view.dtype, own.size, own.stride)
+        if torch.Tag.pointwise in operator.op.tags:
+            found[i] = View(own.dtype, view.size, view.stride, found[i].offset)
+    return found, plain
+
+
 def _stores(
     builder: Builder,
     call: _Call,
     writes: list[int],
-    metas: dict[int, torch.Tensor],
+    resized_views: list[View],
     sizes_before: dict[int, tuple[int, ...]],
     values: list[Ref],
 ) -> tuple[list[Ref], list[tuple[_Place, Template | None]]]:
@@ -285,11 +324,10 @@ def _stores(
     results: list[Ref] = []
     stores: list[tuple[_Place, Template | None]] = []
     latest: dict[int, Ref] = {}  # id of a storage -> its buffer after the writes so far
-    for index, value in zip(writes, values):
-        tensor, meta = call.tensors[index], metas[index]
+    for index, layout, value in zip(writes, resized_views, values):
+        tensor = call.tensors[index]
         place = call.place_of(tensor)
-        if tuple(meta.shape) != sizes_before[index]:  # an `out=` that had to be resized
-            layout = View(meta.dtype, tuple(meta.shape), tuple(meta.stride()))
+        if layout.size != sizes_before[index]:  # an `out=` that had to be resized
             results.append(builder.pack(value, layout))
             stores.append((place, template(layout.dtype, layout.size, layout.stride)))
             continue
