@@ -7,11 +7,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import torch
 from jax import lax
 
 from .checks import extreme, require_fits
 from .common import Array, computation, float_computation, is_complex, number_as
 from .compare import clamp
+from .metas import meta
 from .pointwise import common_values, float_values
 from .registry import lower
 from .threefry import uniform
@@ -331,3 +333,35 @@ def glu_backward(grad_output: Array, self: Array, dim: int) -> Array:
     a, b = jnp.split(x, 2, axis=dim)
     s = jax.nn.sigmoid(b)
     return jnp.concatenate([s * g, (1 - s) * s * g * a], axis=dim)
+
+
+@meta("glu_jvp")
+def _glu_jvp_meta(glu: torch.Tensor, x: torch.Tensor, dx: torch.Tensor, dim: int) -> torch.Tensor:
+    return torch.empty_like(glu)
+
+
+@lower("glu_jvp")
+def glu_jvp(glu: Array, x: Array, dx: Array, dim: int) -> Array:
+    """Derivative of `glu` = glu(x) along `dx`."""
+    _, (y, x, dx) = computation(glu, x, dx)
+    b = jnp.split(x, 2, axis=dim)[1]
+    da, db = jnp.split(dx, 2, axis=dim)
+    s = jax.nn.sigmoid(b)
+    return da * s + (db - s * db) * y
+
+
+@meta("glu_backward_jvp")
+def _glu_backward_jvp_meta(grad_x: torch.Tensor, *rest: Any) -> torch.Tensor:
+    return torch.empty_like(grad_x)
+
+
+@lower("glu_backward_jvp")
+def glu_backward_jvp(grad_x: Array, grad_glu: Array, x: Array, dgrad_glu: Array, dx: Array, dim: int) -> Array:
+    """Derivative of `grad_x` = glu_backward(grad_glu, x) along `dgrad_glu` and `dx`."""
+    _, (g, x, dg, dx) = computation(grad_glu, x, dgrad_glu, dx)
+    (a, b), (da, db) = jnp.split(x, 2, axis=dim), jnp.split(dx, 2, axis=dim)
+    s = jax.nn.sigmoid(b)
+    slope = s * (1 - s)
+    first = dg * s + g * slope * db
+    second = slope * (dg * a + g * da + g * a * (1 - 2 * s) * db)
+    return jnp.concatenate([first, second], axis=dim)
