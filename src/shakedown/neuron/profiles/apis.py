@@ -29,8 +29,9 @@ def _refusing(refuse: _Refuse) -> Callable[..., Any]:
 
 
 @contextmanager
-def _kernels(put: Callable[[torch.library.Library], None], namespace: str) -> Iterator[None]:
-    library = torch.library.Library(namespace, "IMPL")
+def _kernels(put: Callable[[torch.library.Library], None]) -> Iterator[None]:
+    """Kernels of ATen operators that `put` registers, in front of those there are."""
+    library = torch.library.Library("aten", "IMPL")
     try:
         with warnings.catch_warnings():  # that a kernel is overridden, once for all operators: it is meant here
             warnings.filterwarnings("ignore", "(?s).*[Oo]verrid", UserWarning)
@@ -72,7 +73,7 @@ def _sparse(refuse: _Refuse) -> Iterator[None]:
                     library.impl(getattr(packet, overload), _refusing(refuse), key)
 
     # Operators on sparse tensors without a kernel come by `sparse.call`, which would register the rest of them.
-    with _kernels(put, "aten"), replaced(sparse, "call", lambda original: _refusing(refuse)):
+    with _kernels(put), replaced(sparse, "call", lambda original: _refusing(refuse)):
         yield
 
 
@@ -89,14 +90,14 @@ def _func(refuse: _Refuse) -> Iterator[None]:
 
 @contextmanager
 def _nested(refuse: _Refuse) -> Iterator[None]:
-    """Strided nested tensors are made of a list and have a dispatch key; jagged ones are a Python class around values."""
+    """Strided nested tensors are made of a list or a buffer; jagged ones are a Python class around their values."""
     from torch.nested._internal.nested_tensor import NestedTensor
 
-    def put_list(library: torch.library.Library) -> None:
-        library.impl("_nested_tensor_from_tensor_list", _refusing(refuse), "PrivateUse1")
+    from .. import nested
 
-    def put_rest(library: torch.library.Library) -> None:
-        library.fallback(_refusing(refuse), "NestedTensorPrivateUse1")
+    def put(library: torch.library.Library) -> None:
+        for name in ("_nested_tensor_from_tensor_list", "_nested_view_from_buffer"):
+            library.impl(name, _refusing(refuse), "PrivateUse1")
 
     def on_asked_device(original: Callable[..., Any]) -> Callable[..., Any]:
         def nested_tensor(*args: Any, **kwargs: Any) -> Any:
@@ -107,8 +108,8 @@ def _nested(refuse: _Refuse) -> Iterator[None]:
         return nested_tensor
 
     with (
-        _kernels(put_list, "aten"),
-        _kernels(put_rest, "_"),
+        _kernels(put),
+        replaced(nested, "call", lambda original: _refusing(refuse)),
         replaced(torch._C._nested, "nested_tensor", on_asked_device),
         replaced(NestedTensor, "__new__", _guarding(refuse)),
     ):
@@ -138,7 +139,7 @@ def _forward_ad(refuse: _Refuse) -> Iterator[None]:
     def put(library: torch.library.Library) -> None:
         library.impl("_make_dual", _refusing(refuse), "AutogradPrivateUse1")
 
-    with _kernels(put, "aten"):
+    with _kernels(put):
         yield
 
 

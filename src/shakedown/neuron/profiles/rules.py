@@ -76,9 +76,10 @@ def _reaches_the_rules(op: OpOverload) -> bool:
         return False
     if not has(op.name(), "CompositeImplicitAutograd"):
         return True
+    if registry.composite_of(op) is not None:
+        return has(op.name(), "Autograd")  # else it runs above autograd, where going to the CPU would lose the gradient
     functional = registry.functional_of(op)
-    lowered = lowering is not None or (functional is not None and registry.lowering_of(functional) is not None)
-    return lowered or registry.composite_of(op) is not None
+    return lowering is not None or (functional is not None and registry.lowering_of(functional) is not None)
 
 
 class Profile:
@@ -184,9 +185,8 @@ class Profile:
             if dtype not in _announced:
                 _announced.add(dtype)
                 rule = self._dtype_rules[dtype]
-                warnings.warn(
-                    self.says(rule, f"{rule.dtype} runs as {rule.to}; results keep their dtype"), stacklevel=2
-                )
+                said = self.says(rule, f"{rule.dtype} runs as {rule.to}; results keep their dtype")
+                warnings.warn(said, stacklevel=4)  # past the first call and the operator's kernel, to its caller
 
     # --- torch.compile
 
@@ -224,6 +224,10 @@ class Profile:
 _announced: set[torch.dtype] = set()  # the release warns once per process
 
 
+def _is_out(op: OpOverload) -> bool:
+    return any(a.is_out for a in op._schema.arguments)
+
+
 def _resolve(source: Source, number: int, names: Iterable[str], *, must_reach: bool) -> list[OpOverload]:
     found: list[OpOverload] = []
     for name in names:
@@ -231,7 +235,9 @@ def _resolve(source: Source, number: int, names: Iterable[str], *, must_reach: b
         if not overloads:
             raise source.error(source.line(number, name), f"PyTorch {torch.__version__} has no operator aten.{name}")
         usable = [op for op in overloads if _reaches_the_rules(op)] if must_reach else overloads
-        if not usable:
+        # An `out=` form may have a kernel where the form that everybody calls has none.
+        called = [op for op in overloads if not _is_out(op)] or overloads
+        if not set(called) & set(usable):
             raise source.error(
                 source.line(number, name),
                 f"a rule on aten.{name} would never apply: it allocates, moves or views, or is made of other operators "
