@@ -1,4 +1,4 @@
-"""Resampling of one to three spatial dimensions: nearest, linear, cubic, with or without antialiasing; and gradients.
+"""Resampling of one to three spatial dimensions: nearest, linear, cubic, with or without antialiasing, Lanczos; and gradients.
 
 All of them are separable and linear: along each dimension an output is a weighted sum of a few inputs whose places and
 weights depend on sizes alone. Those tables are made here with numpy, in the precision that PyTorch's CPU kernels use
@@ -12,6 +12,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import torch
 
 from .common import Array, is_float, opmath
 from .registry import lower
@@ -69,6 +70,11 @@ def _keys(x: np.ndarray, a: float) -> np.ndarray:
 
 def _triangle(x: np.ndarray) -> np.ndarray:
     return np.maximum(1 - np.abs(x), 0)
+
+
+def _lanczos(x: np.ndarray) -> np.ndarray:
+    """Lanczos' window of half-width 3 over the cardinal sine ("Lanczos-3")."""
+    return np.where(np.abs(x) < 3, np.sinc(x) * np.sinc(x / 3), 0)
 
 
 def _antialiased(filter: Callable[[np.ndarray], np.ndarray], reach: int) -> MakeTable:
@@ -182,3 +188,5 @@ _register("upsample_trilinear3d", 3, _linear, aligns=True)
 _register("upsample_bicubic2d", 2, _cubic, aligns=True)
 _register("_upsample_bilinear2d_aa", 2, _antialiased(_triangle, 1), aligns=True)
 _register("_upsample_bicubic2d_aa", 2, _antialiased(lambda x: _keys(x, -0.5), 2), aligns=True)
+if hasattr(torch.ops.aten, "_upsample_lanczos2d_aa"):  # newer than some releases that the device loads on
+    _register("_upsample_lanczos2d_aa", 2, _antialiased(_lanczos, 3), aligns=True)
