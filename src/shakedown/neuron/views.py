@@ -124,6 +124,9 @@ def cast(value: Array, dtype: torch.dtype) -> Array:
         value = (value != 0) if target == np.bool_ else value.real
     if is_float(value.dtype) and is_integral(target, with_bool=False):
         return _float_to_int(value, target)
+    if value.dtype == np.bool_ and not is_integral(target):
+        # Not a conversion: XLA would make a product with it a choice, in which 0 * inf and 0 * nan are 0.
+        return jnp.where(value, jnp.ones((), target), jnp.zeros((), target))
     return value.astype(target)
 
 

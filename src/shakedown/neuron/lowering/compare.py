@@ -10,7 +10,7 @@ from jax import lax
 
 from ..errors import LoweringError
 from .checks import extreme, require_fits
-from .common import Array, computation, is_integral, number_as
+from .common import Array, computation, is_integral, is_number, number_as
 from .pointwise import common_values
 from .registry import lower
 
@@ -103,21 +103,36 @@ def right_shift(self: Any, other: Any) -> Array:
 # --- clamping ---------------------------------------------------------------------------------------------------------
 
 
-@lower("clamp", "clamp.Tensor")
+_HALF_MAX = 65504.0  # float16 holds no more
+
+
+def _large(bound: Any) -> bool:
+    """Whether a bound may not fit into some dtype: then it is part of the key, so that the lowering sees it."""
+    return not isinstance(bound, complex) and not -_HALF_MAX <= bound <= _HALF_MAX
+
+
+@lower("clamp", static={"min": _large, "max": _large})
+@lower("clamp.Tensor")
 def clamp(self: Array, min: Any = None, max: Any = None) -> Array:
     """NaN in any operand wins; where the bounds cross, `max` does."""
-    _, (x, low, high) = common_values(self, min, max)
+    common, (x, low, high) = common_values(self, min, max)
+    for bound in (min, max):
+        # Python's numbers here are large ones; others fit into a floating dtype.
+        if isinstance(bound, (int, float)) or (is_number(bound) and is_integral(common)):
+            require_fits(bound, common)
     if low is not None:
         x = jnp.maximum(x, low)
     return x if high is None else jnp.minimum(x, high)
 
 
-@lower("clamp_min", "clamp_min.Tensor")
+@lower("clamp_min", static={"min": _large})
+@lower("clamp_min.Tensor")
 def clamp_min(self: Array, min: Any) -> Array:
     return clamp(self, min)
 
 
-@lower("clamp_max", "clamp_max.Tensor")
+@lower("clamp_max", static={"max": _large})
+@lower("clamp_max.Tensor")
 def clamp_max(self: Array, max: Any) -> Array:
     return clamp(self, None, max)
 

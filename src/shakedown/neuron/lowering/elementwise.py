@@ -178,6 +178,8 @@ def _special_exponent(value: Any) -> bool:
 
 @lower("pow.Tensor_Scalar", static={"exponent": _special_exponent})
 def pow_number(self: Array, exponent: Any) -> Array:
+    if is_integral(common := computation(self, exponent)[0]):
+        require_fits(exponent, common)
     if isinstance(exponent, (int, float, complex)):
         common, (x, _) = computation(self, exponent)
         if is_integral(common) and exponent < 0:  # type: ignore[operator]
