@@ -44,7 +44,9 @@ def check(
     signature: tuple[Any, ...] | None = None
     if not alias and not _other_dtypes(operator, args, kwargs):
         kinds = {_kind(t.dtype) for t in tensors}
-        if not kinds or "float" in kinds:
+        if any(isinstance(a, complex) for a in (*args, *kwargs.values())):
+            kinds.add("complex")
+        if not tensors or ("float" in kinds and "complex" not in kinds):
             return  # kernels dispatch on the float among them
         signature = (operator.op, tuple(map(_structure, args)), *((n, _structure(v)) for n, v in kwargs.items()))
         if signature in _accepted:
@@ -92,9 +94,10 @@ def _other_dtypes(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, A
     free = {n: there(v) for n, v in kwargs.items() if n not in outs}
     if "device" in free:
         free["device"] = torch.device("meta")
-    elif not any(isinstance(a, torch.Tensor) for a in (*args, *free.values())):
-        if "dtype" in {a.name for a in operator.functional._schema.arguments}:
-            return False  # of sizes and numbers alone: the `out` says which dtype is wanted
+    elif not any(isinstance(a, torch.Tensor) for a in (*args, *free.values())) and any(
+        a.name == "dtype" for a in operator.functional._schema.arguments
+    ):
+        return False  # of sizes and numbers alone: the `out` says which dtype is wanted
     try:
         made = operator.functional(*map(there, args), **free)
     except Exception:
