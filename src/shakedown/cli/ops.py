@@ -176,6 +176,8 @@ def conformance(
             rows = sweep.Sweep(request, out, tell).run()
     except (sweep.RequestError, databases.DatabaseUnavailable) as error:
         raise fail(str(error), BAD_INPUT, as_json) from None
+    except sweep.SweepError as error:
+        raise fail(str(error), FAILED, as_json) from None
     except KeyboardInterrupt:
         raise fail(f"interrupted; the same command goes on from {out}", INTERRUPTED, as_json) from None
     found = summary.summarise(rows) | {"gaps": summary.gaps(rows)}

@@ -26,6 +26,8 @@ from .compare import (
 from .databases import Entry, mapped, tensors
 from .results import Check, Row, Status
 
+BY_OPERATOR = "a graph ran operator by operator"
+_NOT_CAPTURED = "Dynamo and AOTAutograd do not capture it as one graph on the CPU"
 _Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
@@ -55,6 +57,9 @@ class Bench:
     def judged(self, check: Check, sample: int, call: _Call, difference: Difference, path: Ran) -> Row:
         """The row of a check that ran: right (by which path) or wrong."""
         status: Status
+        message = difference.problem
+        if self.mode == "compile" and not message and path.executed and path.executed[0].startswith("aten::"):
+            message = BY_OPERATOR
         if difference.problem:
             status = "wrong-gradient" if check == "gradient" else "wrong"
         else:
@@ -67,7 +72,7 @@ class Bench:
             absolute_error=difference.absolute,
             relative_error=difference.relative,
             judged_by_float64=difference.judged_by_float64,
-            message=difference.problem,
+            message=message,
             **asdict(path),
         )
 
@@ -97,7 +102,7 @@ class Bench:
             actual = op(there[0], *there[1], **there[2])
         except Exception as error:
             if self.mode == "compile" and not self._captures(pristine):
-                yield self.row("forward", number, "skipped", host, message="Dynamo does not capture it")
+                yield self.row("forward", number, "skipped", host, message=_NOT_CAPTURED)
                 return
             yield self.raised("forward", number, host, error)
             return
@@ -117,15 +122,17 @@ class Bench:
         # A function of its own: PyTorch refuses to compile its own entry points directly.
         return torch.compile(lambda *a, **k: self.info.op(*a, **k), backend="neuron", fullgraph=True, dynamic=False)
 
-    def _captures(self, call: _Call) -> bool:
+    def _captures(self, call: _Call, *, gradients: bool = False) -> bool:
         """Whether Dynamo and AOTAutograd capture the sample on the CPU as one graph, with nothing of ours involved."""
         torch._dynamo.reset()
-        compiled = torch.compile(
-            lambda *a, **k: self.info.op(*a, **k), backend="aot_eager", fullgraph=True, dynamic=False
-        )
-        call = copy.deepcopy(mapped(call, torch.Tensor.detach))
+        op = self.info.op
+        compiled = torch.compile(lambda *a, **k: op(*a, **k), backend="aot_eager", fullgraph=True, dynamic=False)
+        call = mapped(call, lambda t: t.detach().clone().requires_grad_(t.requires_grad))
         try:
-            compiled(call[0], *call[1], **call[2])
+            outs = [t for t in tensors(compiled(call[0], *call[1], **call[2])) if t.requires_grad]
+            if gradients:
+                ins = [t for t in tensors(list(call)) if t.requires_grad]
+                torch.autograd.grad(outs, ins, [torch.ones_like(t) for t in outs], allow_unused=True)
         except Exception:
             return False
         return True
@@ -178,6 +185,9 @@ class Bench:
                 return
             got = torch.autograd.grad(outs_there, ins_there, databases.moved(seeds), allow_unused=True)
         except Exception as error:
+            if self.mode == "compile" and not self._captures(host, gradients=True):
+                yield self.row("gradient", number, "skipped", host, message=_NOT_CAPTURED)
+                return
             yield self.raised("gradient", number, host, error)
             return
         path = ran()

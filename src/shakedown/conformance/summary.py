@@ -6,6 +6,7 @@ import collections
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from .checks import BY_OPERATOR
 from .results import BAD, RIGHT, Row
 
 _SAMPLE_CHECKS = ("forward", "inplace", "out", "noncontiguous", "view")
@@ -23,6 +24,7 @@ def summarise(rows: list[Row]) -> dict[str, Any]:
     - ``correct``: checks of operator samples (forward, in-place, ``out=``, layouts) whose status is right.
     - ``on_device``: of the right ones among them, those that never touched the CPU.
     - ``gradients``, ``errors``, ``modules``: the same, of those checks.
+    - ``by_operator``: right checks in compile mode of which some graph could not be one program.
     - ``skipped`` were not measured and count nowhere: the CPU raises, or Dynamo does not capture the sample.
     """
     ops = [r for r in rows if r.suite == "op_db"]
@@ -47,6 +49,7 @@ def summarise(rows: list[Row]) -> dict[str, Any]:
         "modules": _share((r for r in rows if r.suite == "module_db"), lambda r: r.status in RIGHT),
         "crashes": sum(r.status == "crashed" for r in rows),
         "timeouts": sum(r.status == "timeout" for r in rows),
+        "by_operator": sum(r.message == BY_OPERATOR for r in rows),
         "judged_by_float64": sum(r.judged_by_float64 for r in rows),
         "by_check": {
             check: dict(collections.Counter(r.status for r in rows if r.check == check).most_common())

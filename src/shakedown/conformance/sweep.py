@@ -35,6 +35,10 @@ class RequestError(Exception):
     """The request names something that is not there, or does not fit what the directory holds."""
 
 
+class SweepError(Exception):
+    """The sweep cannot go on. What is finished is kept."""
+
+
 @dataclass(frozen=True)
 class Request:
     """What to sweep. Empty `ops` and `dtypes` mean all.
@@ -110,6 +114,9 @@ class _Worker:
         self.peak_kib = 0
         self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
+        if self._answers.get() is None:  # its first line says that it is ready
+            self.stop()
+            raise SweepError(f"a worker cannot start; its last words are in {log}")
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -170,6 +177,7 @@ class Sweep:
 
         Raises:
             RequestError: bad request, or `out` holds a sweep of another one.
+            SweepError: a worker cannot start.
         """
         wanted = units(self.request)
         self.parts.mkdir(parents=True, exist_ok=True)

@@ -189,6 +189,10 @@ def _shares(told: dict[str, Any]) -> str:
             f"{found['timeouts']}. Settled by float64, the device being at least as close as the CPU: "
             f"{found['judged_by_float64']}.\n"
         )
+        if mode == "compile":
+            text.append(
+                f"Right, but with a graph that ran operator by operator, with a warning: {found['by_operator']}.\n"
+            )
         text.append("| check | " + " | ".join(STATUSES) + " |\n| --- |" + " --- |" * len(STATUSES))
         for check, statuses in found["by_check"].items():
             text.append(f"| {check} | " + " | ".join(f"{statuses.get(s, 0):,}" for s in STATUSES) + " |")

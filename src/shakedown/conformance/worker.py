@@ -97,6 +97,8 @@ def start() -> None:
 
     faulthandler.enable()
     quiet()
+    torch.empty(1, device="neuron").add(1)  # loads the device: where that fails, no unit is to blame
+    say({"ready": True})
     for line in sys.stdin:
         unit = Unit(**json.loads(line))
         try:

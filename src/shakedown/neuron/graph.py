@@ -112,6 +112,8 @@ class GraphLowering:
             raise LoweringError(f"{target}: no lowering")
         example = node.meta["val"]
         outputs = tuple(View.of(t) for t in _tensor_leaves(example))
+        if any(isinstance(s, torch.SymInt) for view in outputs for s in view.size):
+            raise LoweringError(f"{target}: sizes that depend on data")
         extra: dict[str, Any] = {}
         if lowering.takes_key(args, kwargs):
             extra["key"] = self._next_key()
