@@ -44,11 +44,12 @@ _ANY_VALUE = re.compile(
     r"empty|svd|eig|qr|lstsq|householder|lu_factor|linalg_lu|ldl|topk|sort|argsort|kthvalue|mode|median|unique|\.resize"
     r"|pinv|matrix_rank|linalg\.(inv|solve|cond|tensorsolve|tensorinv|det|slogdet|matrix_power)|logdet|det|cholesky|triangular"
     r"|rrelu|dropout|philox|normal|geometric|cauchy|exponential|uniform|bernoulli|multinomial|rand|poisson|_dep_token"
-    r"|multi_head_attention_forward"
+    r"|multi_head_attention_forward|scaled_dot_product"
 )
 _NO_KERNEL = re.compile(
     r"not implemented for|not supported|only supports|unsupported dtype|Expected a? ?float|does not support|not yet"
     r"|Got unsupported|is not implemented|expected .*dtype|must be .*float|Low precision"
+    r"|Expected (both )?inputs? to be|INTERNAL ASSERT"
 )
 
 

@@ -100,6 +100,9 @@ def arange_step(start: Any, end: Any, step: Any = 1, outputs: tuple[View, ...] =
 
 def _even_steps(start: Any, end: Any, steps: int, dtype: np.dtype[Any], step_type: np.dtype[Any]) -> Array:
     """`steps` values from `start` to `end`, counted from the nearer end, so that both are exact."""
+    if is_integral(dtype):
+        for bound in (start, end)[: min(steps, 2)]:
+            require_fits(bound, dtype)
     first, last = number_as(start, dtype).astype(step_type), number_as(end, dtype).astype(step_type)
     if steps == 1:
         return first[None]
@@ -146,6 +149,8 @@ def logspace(start: Any, end: Any, steps: int, base: Any = 10.0, outputs: tuple[
     dtype = to_numpy(outputs[0].dtype)
     if is_complex(dtype):
         return number_as(base, dtype) ** _even_steps(start, end, steps, dtype, dtype)
+    if steps == 1 and is_integral(dtype):
+        require_fits(number_as(base, jnp.float64) ** number_as(start, jnp.float64), dtype)
     exponents = _even_steps(start, end, steps, dtype, _step_type(dtype))
     return number_as(base, jnp.float64) ** exponents.astype(jnp.float64)
 

@@ -195,11 +195,10 @@ def _check_unique_dim(self: Tensor, dim: int) -> None:
         raise RuntimeError("There are 0 sized dimensions, and they aren't selected, so unique cannot be applied")
 
 
-def _along_dim(
-    self: Tensor, dim: int, rows: Tensor, order: Tensor | None, return_inverse: bool, return_counts: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    values, inverse, counts = _distinct(rows, order, return_counts)
-    return values.movedim(0, dim), inverse if return_inverse else _nothing(self), counts
+def _along_dim(dim: int, rows: Tensor, order: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """PyTorch gives the inverse and the counts whether asked for or not."""
+    values, inverse, counts = _distinct(rows, order, True)
+    return values.movedim(0, dim), inverse, counts
 
 
 @composite("unique_dim_consecutive")
@@ -209,7 +208,7 @@ def unique_dim_consecutive(
     _check_unique_dim(self, dim)
     if self.shape[dim] == 0:
         return self.clone(), _nothing(self), _nothing(self)
-    return _along_dim(self, dim, self.movedim(dim, 0), None, return_inverse, return_counts)
+    return _along_dim(dim, self.movedim(dim, 0), None)
 
 
 def _row_order(rows: Tensor) -> Tensor:
@@ -240,7 +239,7 @@ def unique_dim(
         return self.clone(), _nothing(self), _nothing(self)
     rows = self.movedim(dim, 0)
     order = _row_order(rows.reshape(rows.shape[0], -1))
-    return _along_dim(self, dim, rows.index_select(0, order), order, return_inverse, return_counts)
+    return _along_dim(dim, rows.index_select(0, order), order)
 
 
 # --- indexing by tensors, some of which may be masks ------------------------------------------

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
+from ..errors import LoweringError
 from .checks import require, require_index
 from .common import Array, computation, number_as
 from .metas import meta
@@ -188,8 +189,33 @@ def nll_loss_backward(
     return single[0]
 
 
-lower("nll_loss2d_forward")(_nll)
-lower("nll_loss2d_backward")(_nll_backward)
+def _check_pixels(self: Array, target: Array, weight: Array | None) -> None:
+    """What meta tensors do not ask of images and their targets. The CPU kernel says what is wrong."""
+    pixels = (self.shape[0], *self.shape[2:]) if self.ndim == 4 else None
+    if target.shape != pixels or not (weight is None or weight.shape == self.shape[1:2]):
+        raise LoweringError(f"sizes {self.shape} with targets {target.shape}")
+
+
+@lower("nll_loss2d_forward")
+def nll_loss2d(
+    self: Array, target: Array, weight: Array | None, reduction: int, ignore_index: int
+) -> tuple[Array, Array]:
+    _check_pixels(self, target, weight)
+    return _nll(self, target, weight, reduction, ignore_index)
+
+
+@lower("nll_loss2d_backward")
+def nll_loss2d_backward(
+    grad_output: Array,
+    self: Array,
+    target: Array,
+    weight: Array | None,
+    reduction: int,
+    ignore_index: int,
+    total_weight: Array,
+) -> Array:
+    _check_pixels(self, target, weight)
+    return _nll_backward(grad_output, self, target, weight, reduction, ignore_index, total_weight)
 
 
 # --- margins ----------------------------------------------------------------------------------------------------------

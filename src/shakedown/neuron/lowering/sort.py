@@ -102,6 +102,8 @@ def _median(x: Array, dim: int, keepdim: bool, skip_nan: bool) -> tuple[Array, A
         return x, jnp.zeros((), jnp.int64)
     axis = dim % x.ndim
     length = x.shape[axis]
+    if length == 0:
+        raise LoweringError("the median of nothing")  # which the CPU kernel refuses
     nans = jnp.sum(jnp.isnan(x), axis, keepdims=True) if is_float(x.dtype) else jnp.zeros((), jnp.int64)
     if skip_nan:
         position = jnp.maximum(length - nans - 1, 0) // 2
@@ -137,6 +139,8 @@ def mode(self: Array, dim: int = -1, keepdim: bool = False) -> tuple[Array, Arra
     if self.ndim == 0:
         return self, jnp.zeros((), jnp.int64)
     axis = dim % self.ndim
+    if self.shape[axis] == 0:
+        raise LoweringError("the mode of nothing")
     if self.size == 0:
         shape = [1 if d == axis else n for d, n in enumerate(self.shape) if keepdim or d != axis]
         return jnp.zeros(shape, self.dtype), jnp.zeros(shape, jnp.int64)

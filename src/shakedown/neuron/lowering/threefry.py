@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ..errors import LoweringError
 from .common import HALF, Array
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -99,7 +100,13 @@ def normal(key: Array, shape: Sequence[int], dtype: Any = np.float32, lane: int 
 
 
 def integers(key: Array, shape: Sequence[int], low: int, span: int, lane: int = 0) -> Array:
-    """int64 (modulo 2**64) in [low, low + span), span at most 2**64."""
+    """int64 (modulo 2**64) in [low, low + span), span at most 2**64.
+
+    Raises:
+        LoweringError: the span is empty, about which the CPU kernel has something to say.
+    """
+    if span <= 0:
+        raise LoweringError("random integers from an empty range")
     if span <= 1 << 32:
         value = (bits(key, shape, lane).astype(jnp.uint64) * np.uint64(span)) >> np.uint64(32)
     else:
