@@ -5,13 +5,14 @@ The gradient recomputes the probabilities (Dao, Fu, Ermon, Rudra and Ré 2022, a
     P = softmax(scale * Q K' + bias)        dV = (P m)' dO          with m the dropout mask over (1 - p)
     dS = P * (m * dO V' - rowsum(dO * O))   dQ = scale * dS K       dK = scale * dS' Q       dbias = dS
 
+where rowsum(dO * O) = rowsum(P * m * dO V'), which half types use because their O is rounded.
 Queries of a group that share a key and value head are rows of one product, so grouped heads need no copies.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -82,6 +83,13 @@ def _drops(dropout_p: Any) -> bool:
     return not (isinstance(dropout_p, (int, float)) and dropout_p == 0)
 
 
+def _logsumexp(at: _Scores) -> Array:
+    """(..., Hq, L) in float32 (float64 for float64), minus infinity for a row without any key."""
+    top = jnp.maximum(at.scores.max(axis=-1, keepdims=True), jnp.finfo(at.wide).min)
+    total = jnp.log(jnp.exp(at.scores - top).sum(axis=-1, keepdims=True)) + top
+    return total.reshape(at.full[:3])
+
+
 def _probabilities(scores: Array) -> Array:
     """Softmax over the last dimension, with zeros for a row of -inf.
 
@@ -94,7 +102,11 @@ def _probabilities(scores: Array) -> Array:
     return weights / jnp.maximum(weights.sum(axis=-1, keepdims=True), limits.tiny)
 
 
-@lower("_scaled_dot_product_fused_attention_overrideable", static=_NO_DROPOUT, random=True)
+def _draws(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    return _drops(args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0))
+
+
+@lower("_scaled_dot_product_fused_attention_overrideable", static=_NO_DROPOUT, random=True, draws=_draws)
 def attention(
     query: Array,
     keys: Array,  # PyTorch's `key`; the random key has that name here
@@ -105,20 +117,24 @@ def attention(
     return_debug_mask: bool = False,
     *,
     scale: Any = None,
-    key: Array,
+    key: Array | None = None,
 ) -> tuple[Array, ...]:
     """(output, logsumexp, philox_seed, philox_offset). A row without any key to attend to gives zeros.
 
-    logsumexp is left at zero: its one reader, the gradient below, does not need it.
+    ``return_debug_mask`` is how :func:`scaled_dot_product_attention`, which hands on the output alone, says that nobody
+    will read logsumexp (NaN then). It costs as much as all the rest, see :func:`_probabilities`, and the gradient below
+    needs none. There is no debug mask: PyTorch's meta kernel has an empty one in either case.
     """
     at = _Scores(query, keys, value, attn_bias, is_causal, scale)
     weights = _probabilities(at.scores)
-    if _drops(dropout_p):
+    if key is None:
+        key = jnp.zeros((4,), jnp.uint32)
+    else:
         keep, growth = keep_scale(key, weights.shape, dropout_p)
         weights = weights * jnp.where(keep, growth, 0).astype(at.wide)
     out = contract(weights.astype(at.v.dtype), at.v, ((3,), (2,)), _BATCH)
-    empty = jnp.zeros(at.full[:3], jnp.float32)
-    return out.reshape(*query.shape[:-1], value.shape[-1]), empty, *_keys_of(key)
+    totals = jnp.full(at.full[:3], jnp.nan, jnp.float32) if return_debug_mask else _logsumexp(at)
+    return out.reshape(*query.shape[:-1], value.shape[-1]), totals, *_keys_of(key)
 
 
 @lower("_scaled_dot_product_fused_attention_overrideable_backward", static=_NO_DROPOUT)
@@ -153,7 +169,10 @@ def attention_backward(
         mask = jnp.where(keep, growth, 0).astype(at.wide)
         kept, grad_weights = weights * mask, grad_weights * mask
     grad_value = contract(kept.astype(narrow), grad, ((2,), (2,)), _BATCH)
-    shift = (grad.astype(at.wide) * y.astype(at.wide)).sum(axis=-1, keepdims=True)
+    if narrow == at.wide:
+        shift = (grad * y).sum(axis=-1, keepdims=True)
+    else:
+        shift = (weights * grad_weights).sum(axis=-1, keepdims=True)
     grad_scores = weights * (grad_weights - shift)
     half = grad_scores.astype(narrow)
     grad_query = contract(half, at.k, ((3,), (2,)), _BATCH) * at.scale
@@ -218,4 +237,4 @@ def scaled_dot_product_attention(
     if not torch._C._get_overrideable_sdp_enabled() or not _is_regular(query, key, value, attn_mask, enable_gqa):
         return op.decompose(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     fused = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default
-    return fused(query, key, value, attn_mask, dropout_p, is_causal, False, scale=scale)[0]
+    return fused(query, key, value, attn_mask, dropout_p, is_causal, True, scale=scale)[0]

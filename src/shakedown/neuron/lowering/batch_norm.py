@@ -9,10 +9,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import torch
 from jax import lax
 
+from ..errors import LoweringError
+from ..views import View
 from .common import Array, number_as, opmath
-from .norm import standardise, standardise_grad, wide
+from .metas import meta
+from .norm import standardise, standardise_grad, statistics_dtype, wide
 from .registry import lower
 
 
@@ -66,11 +70,34 @@ def _forward(
     return y, mean, invstd, running_mean, running_var
 
 
+def _saved_like_the_cpu(given: dict[str, Any], outs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """CPU kernels round the saved statistics to the parameters' dtype, and save none where none are taken."""
+    parameters = (given.get(n) for n in ("weight", "bias", "running_mean", "running_var"))
+    dtype = statistics_dtype(given["input"], *parameters)
+    training = given.get("training", False)
+    mean, invstd = (t.to(dtype) if training else t.new_empty((0,), dtype=dtype) for t in outs[1:3])
+    return outs[0], mean, invstd, *outs[3:]
+
+
+def _updated_like_the_cpu(given: dict[str, Any], outs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    return _saved_like_the_cpu({**given, "training": True}, outs)
+
+
+def _saved(statistic: Array, output: View) -> Array:
+    """`statistic`, or nothing where eager execution saves nothing (graphs are captured with other sizes)."""
+    return statistic if output.size == statistic.shape else jnp.zeros(output.size, statistic.dtype)
+
+
 def _given(*values: Array | None) -> tuple[Array, ...]:
     return tuple(v for v in values if v is not None)
 
 
-@lower("native_batch_norm", mutates=("running_mean", "running_var"))
+@lower(
+    "native_batch_norm",
+    mutates=("running_mean", "running_var"),
+    takes_outputs=True,
+    corrects=_saved_like_the_cpu,
+)
 def native_batch_norm(
     input: Array,
     weight: Array | None,
@@ -80,12 +107,19 @@ def native_batch_norm(
     training: bool,
     momentum: Any,
     eps: Any,
+    *,
+    outputs: Sequence[View],
 ) -> tuple[Array, ...]:
     y, mean, invstd, *running = _forward(input, weight, bias, running_mean, running_var, training, momentum, eps)
-    return (y, mean, invstd, *_given(*running))
+    return (y, _saved(mean, outputs[1]), _saved(invstd, outputs[2]), *_given(*running))
 
 
-@lower("_native_batch_norm_legit", "_native_batch_norm_legit_functional")
+@lower(
+    "_native_batch_norm_legit",
+    "_native_batch_norm_legit_functional",
+    takes_outputs=True,
+    corrects=_saved_like_the_cpu,
+)
 def _native_batch_norm_legit(
     input: Array,
     weight: Array | None,
@@ -95,11 +129,46 @@ def _native_batch_norm_legit(
     training: bool,
     momentum: Any,
     eps: Any,
+    *,
+    outputs: Sequence[View],
 ) -> tuple[Array, ...]:
-    return _given(*_forward(input, weight, bias, running_mean, running_var, training, momentum, eps))
+    y, mean, invstd, *running = _forward(input, weight, bias, running_mean, running_var, training, momentum, eps)
+    return (y, _saved(mean, outputs[1]), _saved(invstd, outputs[2]), *_given(*running))
 
 
-@lower("_native_batch_norm_legit_no_training")
+def _native_batch_norm_out(
+    input: Array,
+    weight: Array | None,
+    bias: Array | None,
+    running_mean: Array | None,
+    running_var: Array | None,
+    training: bool,
+    momentum: Any,
+    eps: Any,
+) -> tuple[Array, ...]:
+    """The new values of what is written, in the schema's order. Without training the statistics stay as they are."""
+    if not training:
+        raise LoweringError("batch normalisation with out= and without training")
+    y, mean, invstd, *running = _forward(input, weight, bias, running_mean, running_var, True, momentum, eps)
+    return (*_given(*running), y, mean, invstd)
+
+
+@meta("_native_batch_norm_legit.out")
+def _sizes_of_native_batch_norm_out(
+    input: torch.Tensor, *_: Any, out: torch.Tensor, save_mean: torch.Tensor, save_invstd: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    channels = input.shape[1:2]
+    for given, size in ((out, input.shape), (save_mean, channels), (save_invstd, channels)):
+        if given.shape != size:
+            given.resize_(size)
+    return out, save_mean, save_invstd
+
+
+lower("native_batch_norm.out", mutates=("running_mean", "running_var"))(_native_batch_norm_out)
+lower("_native_batch_norm_legit.out")(_native_batch_norm_out)
+
+
+@lower("_native_batch_norm_legit_no_training", takes_outputs=True, corrects=_saved_like_the_cpu)
 def _native_batch_norm_legit_no_training(
     input: Array,
     weight: Array | None,
@@ -108,11 +177,14 @@ def _native_batch_norm_legit_no_training(
     running_var: Array,
     momentum: Any,
     eps: Any,
+    *,
+    outputs: Sequence[View],
 ) -> tuple[Array, ...]:
-    return _forward(input, weight, bias, running_mean, running_var, False, momentum, eps)[:3]
+    y, mean, invstd, *_ = _forward(input, weight, bias, running_mean, running_var, False, momentum, eps)
+    return y, _saved(mean, outputs[1]), _saved(invstd, outputs[2])
 
 
-@lower("_native_batch_norm_legit.no_stats")
+@lower("_native_batch_norm_legit.no_stats", corrects=_saved_like_the_cpu)
 def _native_batch_norm_legit_no_stats(
     input: Array, weight: Array | None, bias: Array | None, training: bool, momentum: Any, eps: Any
 ) -> tuple[Array, ...]:
@@ -124,7 +196,7 @@ def _reserve() -> Array:
     return jnp.zeros((0,), jnp.uint8)
 
 
-@lower("_batch_norm_with_update", "_batch_norm_with_update_functional")
+@lower("_batch_norm_with_update", "_batch_norm_with_update_functional", corrects=_updated_like_the_cpu)
 def _batch_norm_with_update(
     input: Array,
     weight: Array | None,
@@ -138,7 +210,7 @@ def _batch_norm_with_update(
     return (y, mean, invstd, _reserve(), *_given(*running))
 
 
-@lower("_batch_norm_no_update")
+@lower("_batch_norm_no_update", takes_outputs=True, corrects=_saved_like_the_cpu)
 def _batch_norm_no_update(
     input: Array,
     weight: Array | None,
@@ -147,10 +219,12 @@ def _batch_norm_no_update(
     running_var: Array | None,
     momentum: Any,
     eps: Any,
+    *,
+    outputs: Sequence[View],
 ) -> tuple[Array, ...]:
     training = running_mean is None or running_var is None
     y, mean, invstd, *_ = _forward(input, weight, bias, running_mean, running_var, training, momentum, eps)
-    return (y, mean, invstd, _reserve())
+    return (y, _saved(mean, outputs[1]), _saved(invstd, outputs[2]), _reserve())
 
 
 @lower("batch_norm_update_stats")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -58,3 +59,20 @@ def _writing(out: torch._ops.OpOverload, fn: Callable[..., Any]) -> Callable[...
         return given[0] if len(given) == 1 else tuple(given)
 
     return kernel
+
+
+def _linear_backward(
+    self: torch.Tensor, grad_output: torch.Tensor, weight: torch.Tensor, output_mask: list[bool]
+) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+    grad_input = self.new_empty(self.shape) if output_mask[0] else None
+    if not (output_mask[1] or output_mask[2]):
+        return grad_input, None, None
+    return grad_input, weight.new_empty(weight.shape), weight.new_empty(weight.shape[:-1])
+
+
+# PyTorch's own knows no weight of one dimension. On the other weights the two agree.
+_LINEAR_BACKWARD = torch.ops.aten.linear_backward.default
+with warnings.catch_warnings():
+    warnings.filterwarnings("ignore", message=".*[Oo]verriding a previously registered kernel.*")
+    _library.impl(_LINEAR_BACKWARD, _linear_backward, "Meta")
+_LINEAR_BACKWARD.py_kernels[torch._C.DispatchKey.Meta] = _linear_backward

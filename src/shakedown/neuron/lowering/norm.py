@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import torch
 from jax import lax
 
 from .common import Array, opmath
@@ -37,7 +38,20 @@ def standardise_grad(dy: Array, y: Array, rstd: Array, axes: tuple[int, ...]) ->
 # --- layer norm -------------------------------------------------------------------------------------------------------
 
 
-@lower("native_layer_norm")
+def statistics_dtype(input: torch.Tensor, *parameters: torch.Tensor | None) -> torch.dtype:
+    """The dtype in which CPU kernels return mean and 1/std: that of `input`, or of float32 parameters beside a half type."""
+    if input.dtype not in (torch.bfloat16, torch.float16):
+        return input.dtype
+    return next((p.dtype for p in parameters if p is not None), input.dtype)
+
+
+def _outputs(given: dict[str, Any], outs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Meta kernels give float32 statistics, as accelerators do, or those of the input's dtype."""
+    dtype = statistics_dtype(given["input"], given.get("weight"), given.get("bias"))
+    return outs[0], outs[1].to(dtype), outs[2].to(dtype)
+
+
+@lower("native_layer_norm", corrects=_outputs)
 def native_layer_norm(
     input: Array, normalized_shape: Sequence[int], weight: Array | None, bias: Array | None, eps: Any
 ) -> tuple[Array, Array, Array]:
@@ -82,7 +96,7 @@ def _per_channel(x: Array, ndim: int) -> Array:
     return x.reshape(1, -1, *([1] * (ndim - 2)))
 
 
-@lower("native_group_norm")
+@lower("native_group_norm", corrects=_outputs)
 def native_group_norm(
     input: Array, weight: Array | None, bias: Array | None, N: int, C: int, HxW: int, group: int, eps: Any
 ) -> tuple[Array, Array, Array]:

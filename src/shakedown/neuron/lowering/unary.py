@@ -160,7 +160,7 @@ def angle(self: Array) -> Array:
     return jnp.where(jnp.isnan(x), x, jnp.where(x < 0, np.pi, 0.0).astype(x.dtype))
 
 
-@lower("_conj_physical")
+@lower("_conj_physical", "conj_physical_", "conj_physical.out")
 def conj_physical(self: Array) -> Array:
     return lax.conj(self) if is_complex(self.dtype) else self
 

@@ -1,0 +1,58 @@
+"""A sample of PyTorch's module database: each module built on the CPU, copied to the device, forward and backward.
+
+``shakedown ops conformance --suite module_db`` runs all of it.
+"""
+
+import copy
+
+import pytest
+import torch
+from torch.testing._internal.common_modules import module_db
+
+from shakedown.conformance.compare import GRADIENT_SCALE, compare, structure, tensors
+from shakedown.conformance.databases import moved
+from shakedown.neuron import events
+
+CHOSEN = [info for info in module_db if torch.float64 in info.dtypes][3::6]
+RANDOM = ("Dropout", "RReLU")
+
+
+def example_of(info, training):
+    """The first input of the entry with a forward call, or None."""
+    torch.manual_seed(1)
+    found = info.module_inputs_func(info, device="cpu", dtype=torch.float64, requires_grad=True, training=training)
+    return next((m for m in found if m.forward_input is not None), None)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("info", CHOSEN, ids=lambda i: i.module_cls.__name__)
+def test_module(info, training):
+    if not training and not info.train_and_eval_differ:
+        pytest.skip("evaluation is training")
+    given = example_of(info, training)
+    if given is None:
+        pytest.skip("no input with a forward call")
+    args, kwargs = given.forward_input.args, given.forward_input.kwargs
+    host = info.module_cls(*given.constructor_input.args, **given.constructor_input.kwargs).train(training)
+    host(*args, **kwargs)  # a lazy module gets its parameters here
+    host = host.to(torch.float64)
+    device = copy.deepcopy(host).to("neuron")
+    there = moved((args, kwargs))
+    events.clear()
+    expected, actual = host(*args, **kwargs), device(*there[0], **there[1])
+    if training and any(word in type(m).__name__ for m in host.modules() for word in RANDOM):
+        assert not structure(actual, expected)
+        return
+    assert not compare(actual, expected).problem
+    results = []
+    for out, module, call in ((actual, device, there), (expected, host, (args, kwargs))):
+        outs = [t for t in tensors(out) if t.requires_grad]
+        ins = [*module.parameters(), *(t for t in tensors(list(call)) if t.requires_grad)]
+        if outs and ins:
+            seeds = [torch.linspace(-1, 1, max(t.numel(), 1), dtype=t.dtype)[: t.numel()].view(t.shape) for t in outs]
+            grads = torch.autograd.grad(outs, ins, [s.to(outs[0].device) for s in seeds], allow_unused=True)
+            results.append([g for g in grads if g is not None])
+    if results:
+        assert not compare(*results, scale=GRADIENT_SCALE).problem
+    assert not compare(list(device.buffers()), list(host.buffers())).problem
+    assert not [(r["name"], r["detail"]) for r in events.snapshot() if r["kind"] == "fallback"]
