@@ -258,7 +258,8 @@ def test_printing_shows_the_entries():
         host, device = repr(make(form, "cpu")), repr(make(form, "neuron"))
         assert "device='neuron:0'" in device
         numbers = [t for t in host.replace(",", " ").split() if "." in t and t[0].isdigit()]
-        assert numbers and all(n in device.replace(",", " ") for n in numbers)
+        assert numbers
+        assert all(n in device.replace(",", " ") for n in numbers)
 
 
 def test_what_has_no_kernel_runs_on_the_cpu_with_a_record():

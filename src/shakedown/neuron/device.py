@@ -54,6 +54,13 @@ def _sparse_door(key: str) -> Callable[..., Any]:
     return door
 
 
+def _nested_door(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
+    _start()
+    from . import nested
+
+    return nested.call(op, args, kwargs)
+
+
 def register() -> None:
     """Name the device, give it its module, and open the door for operators. Called by autoload, once."""
     import sys
@@ -66,6 +73,7 @@ def register() -> None:
     everything.fallback(_door, "PrivateUse1")
     for key in ("SparsePrivateUse1", "SparseCsrPrivateUse1"):
         everything.fallback(_sparse_door(key), key)
+    everything.fallback(_nested_door, "NestedTensorPrivateUse1")
     everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     _libraries.append(everything)
     torch_gaps.close()
