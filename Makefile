@@ -5,8 +5,10 @@ TORCH  ?= torch==2.13.0
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JOBS   ?= 2
+SEED   ?= 0
+MINUTES ?= 30
 
-.PHONY: trial test check bench clean
+.PHONY: trial test check bench fuzz clean
 trial: $(STAMP)
 	$(BIN)/shakedown run decoder
 
@@ -20,6 +22,9 @@ check: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+fuzz: $(STAMP)
+	$(BIN)/python -m tests.fuzz --calls 100000 --seed $(SEED) --minutes $(MINUTES) --json fuzz-$(SEED).json
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,11 @@ class Worker:
     def run(self, number: int) -> Outcome:
         if self.process is None:
             self._start()
-        self.process.stdin.write(f"{number}\n")
-        self.process.stdin.flush()
+        try:
+            self.process.stdin.write(f"{number}\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it died between two calls, which the reader below will notice
         name, shown, phase = "", "", "cpu"
         while True:
             try:
@@ -110,14 +114,15 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="stop after this time")
     parser.add_argument("--only", default="", help="operators whose name contains this")
-    parser.add_argument("--replay", metavar="SEED:N", help="run one call again and show it")
+    parser.add_argument("--replay", metavar="SEED:N", nargs="+", help="run calls of one seed again and show them")
     parser.add_argument("--json", type=Path, help="where to write every outcome")
     parser.add_argument("--verbose", action="store_true", help="show every call")
     options = parser.parse_args(given)
-    seed, numbers = options.seed, range(options.start, options.start + options.calls)
+    seed = options.seed
+    numbers: Sequence[int] = range(options.start, options.start + options.calls)
     if options.replay:
-        seed, number = map(int, options.replay.split(":"))
-        numbers, options.verbose = range(number, number + 1), True
+        seed = int(options.replay[0].partition(":")[0])
+        numbers, options.verbose = [int(r.partition(":")[2]) for r in options.replay], True
     outcomes = sweep(seed, numbers, minutes=options.minutes, only=options.only, verbose=options.verbose)
     counts = collections.Counter(o.kind for o in outcomes)
     print(f"{len(outcomes)} calls of seed {seed}")

@@ -169,6 +169,30 @@ def test_refused_on_the_first_call(name):
     assert error_of(fn, moved(copied(bad))) == error_of(fn, copied(bad))
 
 
+REFUSED = {
+    "linspace into a narrow dtype": lambda d: torch.linspace(1e6, -2, 3, dtype=torch.int8, device=d),
+    "logspace from infinity": lambda d: torch.logspace(INF, 2, 3, dtype=torch.int64, device=d),
+    "logspace to one value": lambda d: torch.logspace(3.0, 2, 1, dtype=torch.int8, device=d),
+    "randint_like of an empty range": lambda d: torch.randint_like(X3.to(d), 3, 3),
+    "random_ of an empty range": lambda d: X3.to(d).random_(3, 3),
+    "median of nothing": lambda d: torch.empty(0, 3, device=d).median(0),
+    "nanmedian of nothing": lambda d: torch.empty(0, 3, device=d).nanmedian(0),
+    "mode of nothing": lambda d: torch.empty(0, 3, device=d).mode(0),
+    "targets of images without pixels": lambda d: aten.nll_loss2d(X32[:1].to(d), ints().to(d), None, 1, 3),
+    "repeats that do not fill": lambda d: torch.repeat_interleave(ints(1, 2).to(d), output_size=4),
+    "full of what does not fit": lambda d: torch.full((2,), 300, dtype=torch.int8, device=d),
+    "full_like of what does not fit": lambda d: torch.full_like(ints(1, dtype=torch.int8).to(d), 300),
+    "padding with what does not fit": lambda d: F.pad(ints(1, dtype=torch.int8).to(d), (1, 1), value=300),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_without_looking_at_elements(name):
+    expected = error_of(REFUSED[name], ["cpu"])
+    for _ in range(2):
+        assert error_of(REFUSED[name], ["neuron"]) == expected
+
+
 def test_accepted_data_stays_on_the_device():
     for name, (fn, good, _) in CALLS.items():
         events.clear()
