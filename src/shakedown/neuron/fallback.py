@@ -36,7 +36,7 @@ class _Host:
                 return host
         storage = tensor.untyped_storage()
         if id(storage) not in self.storages:
-            raw = runtime.download(storage.buffer, torch.uint8).clone()  # PyTorch's own memory, which `out=` can resize
+            raw = runtime.download(storage.buffer, torch.uint8)
             self.nbytes += raw.numel()
             self.storages[id(storage)] = (storage, raw)
         raw = self.storages[id(storage)][1]

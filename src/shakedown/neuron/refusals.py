@@ -27,7 +27,7 @@ Tensor: TypeAlias = torch.Tensor
 
 _CPU = torch.device("cpu")
 _KERNELS = ("CPU", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional", "CompositeImplicitAutograd")
-_HALF = (torch.float16, torch.bfloat16)
+_HALF = (torch.float16, torch.bfloat16, torch.complex32)
 _accepted: set[tuple[Any, ...]] = set()
 
 
@@ -127,7 +127,7 @@ def _ask(
         storage = tensor.untyped_storage()
         if id(storage) not in storages:
             if keep_all or (keep_integers and _kind(tensor.dtype) == "integer"):
-                storages[id(storage)] = runtime.download(storage.buffer, torch.uint8).clone()
+                storages[id(storage)] = runtime.download(storage.buffer, torch.uint8)
             else:
                 storages[id(storage)] = torch.zeros(storage.nbytes(), dtype=torch.uint8)
         return storages[id(storage)]

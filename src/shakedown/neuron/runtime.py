@@ -11,6 +11,7 @@ XLA options, each with its reason:
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import threading
@@ -24,7 +25,7 @@ import numpy as np
 import torch
 
 from . import config, events
-from .dtypes import CARRIER, to_numpy
+from .dtypes import CARRIER, in_buffers
 from .errors import ShakedownError
 
 Array: TypeAlias = jax.Array
@@ -129,9 +130,14 @@ def compile(run: Callable[..., Any], name: str, *, single: bool, donate: Sequenc
 
 
 def _array_of(host: torch.Tensor) -> np.ndarray:
-    """The elements of a CPU tensor as a numpy array of its own memory, of the dtype that JAX knows them by."""
-    dtype = to_numpy(host.dtype)
-    return host.detach().view(CARRIER[host.dtype.itemsize][1]).numpy().copy().view(dtype)
+    """The elements of a contiguous CPU tensor as a numpy array of its own memory, of the dtype that JAX knows them by.
+
+    Not by way of ``numpy()``, which forbids ever after that the tensor's storage be resized.
+    """
+    dtype = in_buffers(host.dtype)
+    array = np.empty(host.shape, CARRIER[host.dtype.itemsize][0])
+    ctypes.memmove(array.ctypes.data, host.data_ptr(), array.nbytes)
+    return array.view(dtype)
 
 
 def _record_transfer(direction: str, start_ns: int, nbytes: int) -> None:
@@ -157,8 +163,9 @@ def download(buffer: Array, dtype: torch.dtype) -> torch.Tensor:
     """
     check_process()
     start_ns = time.perf_counter_ns()
-    array = np.array(buffer)
-    raw = torch.from_numpy(array.view(np.uint8))
+    array = np.asarray(buffer)
+    raw = torch.empty(array.nbytes, dtype=torch.uint8)  # PyTorch's own memory, which it can resize
+    ctypes.memmove(raw.data_ptr(), array.ctypes.data, array.nbytes)
     host = raw[: raw.numel() // dtype.itemsize * dtype.itemsize].view(dtype)
     _record_transfer("device-to-host", start_ns, array.nbytes)
     return host
@@ -172,7 +179,8 @@ def zeros(length: int, dtype: torch.dtype) -> Array:
     found = _zeros.get((length, dtype))
     if found is None:
         check_process()
-        found = jnp.asarray(np.zeros(length, to_numpy(dtype)))
+        item = in_buffers(dtype)
+        found = jnp.asarray(np.zeros(length * (dtype.itemsize // item.itemsize), item))
         if found.nbytes <= _SHARED_ZEROS_LIMIT:
             _zeros[length, dtype] = found
     return found
@@ -197,7 +205,7 @@ def number(value: Any) -> Array:
 
 def host_scalar(tensor: torch.Tensor) -> Array:
     """A 0-d CPU tensor as a 0-d device value of the same dtype (not weakly typed: it takes part in promotion)."""
-    return jnp.asarray(_array_of(tensor))
+    return jnp.asarray(_array_of(tensor.to(torch.complex64) if tensor.dtype is torch.complex32 else tensor))
 
 
 def read_int(scalar: Array) -> int:
