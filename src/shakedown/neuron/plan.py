@@ -228,12 +228,9 @@ def _flatten(result: Any) -> list[torch.Tensor]:
     return []
 
 
-def output_dtypes(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.dtype]:
-    """Dtypes of the tensors that this call returns; none where PyTorch refuses it on meta tensors."""
-    try:
-        return [t.dtype for t in _flatten(_run_meta(operator, _Call(operator, args, kwargs)))]
-    except Exception:  # wrong arguments, which the call itself will report, or no meta kernel
-        return []
+def example(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What this call returns, as meta tensors; raises what PyTorch raises for these arguments."""
+    return _run_meta(operator, _Call(operator, args, kwargs))
 
 
 def build(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:

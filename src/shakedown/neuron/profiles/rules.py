@@ -144,9 +144,12 @@ class Profile:
             return None
 
         def outputs() -> list[torch.dtype]:
-            from ..plan import output_dtypes
+            from ..plan import example
 
-            return output_dtypes(operator, args, kwargs)
+            try:
+                return [t.dtype for t in _tensors(example(operator, args, kwargs))]
+            except Exception:  # wrong arguments, which the call itself will report, or no meta kernel
+                return []
 
         return self.reason(operator.op, _tensors((args, kwargs)), outputs, "eager")
 
