@@ -20,6 +20,7 @@ from jax import lax
 
 from ..errors import LoweringError
 from .common import Array, computation, opmath
+from .dynamic import kernel_of_lowering
 from .metas import meta
 from .registry import composite, lower, overload
 
@@ -53,7 +54,7 @@ def _biased(gates: Array, bias: Array | None) -> Array:
     return gates if bias is None else gates + bias
 
 
-@lower("_thnn_fused_lstm_cell")
+@lower("_thnn_fused_lstm_cell", graph_only=True)
 def _thnn_fused_lstm_cell(
     input_gates: Array,
     hidden_gates: Array,
@@ -64,6 +65,19 @@ def _thnn_fused_lstm_cell(
     """(h (B, H), c (B, H), activated gates (B, 4 * H))."""
     _, (x, h, c, bx, bh) = computation(input_gates, hidden_gates, cx, input_bias, hidden_bias)
     return _lstm_step(_biased(x, bx), _biased(h, bh), c)
+
+
+@composite("_thnn_fused_lstm_cell")
+def _lstm_cell(
+    input_gates: Tensor,
+    hidden_gates: Tensor,
+    cx: Tensor,
+    input_bias: Tensor | None = None,
+    hidden_bias: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    if input_bias is None:  # which PyTorch's meta kernel does not expect
+        input_bias = hidden_bias = input_gates.new_zeros(input_gates.shape[1])
+    return kernel_of_lowering("_thnn_fused_lstm_cell")(input_gates, hidden_gates, cx, input_bias, hidden_bias)
 
 
 @lower("_thnn_fused_lstm_cell_backward_impl")
