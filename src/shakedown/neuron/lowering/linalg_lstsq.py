@@ -1,7 +1,7 @@
-"""Least squares. ``gels`` is a QR factorisation of a matrix of full rank; the other drivers cut small singular values off.
+"""Least squares. ``gels`` is a QR factorisation of a matrix of full rank; the other drivers cut off what is small.
 
-(``gelsy`` estimates the rank from a pivoted QR factorisation instead; the solution of least norm for a given rank is the
-same.)
+``gelsd`` and ``gelss`` drop small singular values, ``gelsy`` the last rows of a QR factorisation that pivots columns. How many,
+LAPACK estimates from the factor, and we count from the singular values themselves.
 """
 
 from __future__ import annotations
@@ -92,6 +92,18 @@ def _demand_full_rank(r: Array) -> None:
     require(diagonal(r) != 0, LinAlgError, "a matrix without full rank, for which driver gels has no solution")
 
 
+def _pivoted(a: Array, b: Array, rank: Array) -> Array:
+    """The solution of least norm when the pivoted factor of `a` keeps `rank` rows."""
+    q, r, columns = lax.linalg.qr(a, pivoting=True, full_matrices=False)
+    kept = (jnp.arange(r.shape[-2]) < rank[..., None])[..., None]
+    u, values, vh = singular_values(jnp.where(kept, r, 0))
+    # Rows that were dropped are singular values of zero, the last ones.
+    found = jnp.arange(values.shape[-1]) < rank[..., None]
+    scale = jnp.where(found, 1 / jnp.where(found, values, 1), 0)
+    x = product(adjoint(vh), scale[..., None] * product(adjoint(u), product(adjoint(q), b)))
+    return jnp.take_along_axis(x, jnp.argsort(columns, -1)[..., None], axis=-2)
+
+
 def _squares(x: Array) -> Array:
     return (x.real**2 + x.imag**2).sum(-2)
 
@@ -124,8 +136,12 @@ def linalg_lstsq(
         limit = jnp.where(limit < 0, jnp.finfo(real).eps, limit)  # a negative one means the machine's precision
         kept = values > limit * values[..., :1]
         scale = jnp.where(kept, 1 / jnp.where(kept, values, 1), 0)
-        x = product(adjoint(vh), scale[..., None] * product(adjoint(u), sides))
-        residuals, rank = _squares(sides - product(a, x)), kept.sum(-1, dtype=jnp.int64)
+        rank = kept.sum(-1, dtype=jnp.int64)
+        if driver == "gelsy":
+            x = _pivoted(a, sides, rank)
+        else:
+            x = product(adjoint(vh), scale[..., None] * product(adjoint(u), sides))
+        residuals = _squares(sides - product(a, x))
         if m > n and driver != "gelsy":
             # There are no residuals when one of the matrices lacks rank: another size, which the CPU has to give.
             require(rank == n, RuntimeError, "a matrix without full rank, for which there are no residuals")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
+import torch
 from jax import lax
 
 from ..errors import LoweringError
@@ -10,6 +13,14 @@ from .checks import require
 from .common import Array, is_complex
 from .linalg_factor import LinAlgError, eye_like, on_matrices
 from .registry import lower
+
+
+def _column_major(arguments: dict[str, Any], outs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """The outputs with their last, a batch of matrices, laid out as LAPACK leaves it. (The meta kernel speaks of CUDA.)"""
+    last = outs[-1]
+    if last.dim() < 2:
+        return outs
+    return *outs[:-1], torch.empty_like(last.mT, memory_format=torch.contiguous_format).mT
 
 
 def _real_zeros(a: Array, size: tuple[int, ...]) -> Array:
@@ -28,7 +39,7 @@ def singular_values(a: Array, *, full: bool = False) -> tuple[Array, Array, Arra
     return u, s, vh
 
 
-@lower("_linalg_svd")
+@lower("_linalg_svd", corrects=_column_major)
 def _linalg_svd(
     A: Array, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
 ) -> tuple[Array, Array, Array]:
@@ -69,7 +80,7 @@ def _demand_convergence(a: Array, values: Array) -> None:
     require(~jnp.isnan(values.real), LinAlgError, "eigenvalues did not converge")
 
 
-@lower("linalg_eig")
+@lower("linalg_eig", corrects=_column_major)
 def linalg_eig(self: Array) -> tuple[Array, Array]:
     on_matrices(self)
     if self.size == 0:
