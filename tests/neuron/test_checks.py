@@ -104,6 +104,12 @@ CALLS = {
         (HALVES, HALVES, ints(1, 0)),
         (HALVES, HALVES, ints(1, 2)),
     ),
+    "quantile": (torch.quantile, (X3, HALVES), (X3, HALVES + 1)),
+    "nearest quantile": (
+        lambda x, q: torch.quantile(x, q, interpolation="nearest"),
+        (X3, HALVES),
+        (X3, torch.tensor([1.05, 0.5])),
+    ),
     "histc": (torch.histc, (torch.tensor([1.0, 2.0]),), (torch.tensor([1.0, INF]),)),
     "repeat_interleave": (
         lambda r: torch.repeat_interleave(r, output_size=3),
@@ -128,6 +134,7 @@ DRAWS = {
     "bernoulli_": (lambda x, p: x.bernoulli_(p), (X3[:2], HALVES), (X3[:2], -HALVES)),
     "native_dropout": (lambda x, p: aten.native_dropout(x, p, True), (X3, 0.5), (X3, 1.5)),
     "uniform_": (lambda x, a, b: x.uniform_(a, b), (X3, 1.0, 2.0), (X3, 2.0, 1.0)),
+    "uniform_ without end": (lambda x, a, b: x.uniform_(a, b), (X3, 1.0, 2.0), (X3, 2.0, INF)),
     "normal": (torch.normal, (X3, X3), (X3, -X3)),
     "normal_": (lambda x, s: x.normal_(0.0, s), (X3, 1.0), (X3, -1.0)),
     "poisson": (torch.poisson, (X3,), (-X3,)),

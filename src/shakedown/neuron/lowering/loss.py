@@ -132,8 +132,14 @@ def _weights_of(
     return safe, jnp.where(ignored, 0, each)
 
 
+def _check_weight(self: Array, weight: Array | None) -> None:
+    if weight is not None and weight.dtype != self.dtype:
+        raise LoweringError(f"a weight of {weight.dtype} for scores of {self.dtype}")  # the CPU kernel says so
+
+
 def _nll(self: Array, target: Array, weight: Array | None, reduction: int, ignore_index: int) -> tuple[Array, Array]:
     """Classes in dimension 1 of `self`, one target for each other position."""
+    _check_weight(self, weight)
     _, (x, w) = computation(self, weight)
     safe, each = _weights_of(target, w, ignore_index, x.shape[1], x.dtype)
     chosen = jnp.take_along_axis(x, jnp.expand_dims(safe, 1), axis=1, mode="clip").squeeze(1)
@@ -154,6 +160,7 @@ def _nll_backward(
     ignore_index: int,
     total_weight: Array,
 ) -> Array:
+    _check_weight(self, weight)
     _, (g, w, total) = computation(grad_output, weight, total_weight)
     safe, each = _weights_of(target, w, ignore_index, self.shape[1], g.dtype)
     slope = -each * (g / total if reduction == _MEAN else g)

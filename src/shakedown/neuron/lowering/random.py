@@ -46,7 +46,8 @@ def _bounded(u: Array, low: Any, high: Any, dtype: np.dtype[Any]) -> Array:
 @lower("uniform", random=True)
 def uniform_(self: Array, from_: Any = 0.0, to: Any = 1.0, *, key: Array, **named: Any) -> Array:
     low = named.pop("from", from_)  # the schema's name is a Python keyword
-    require(number_as(low, np.float64) <= number_as(to, np.float64), RuntimeError, "uniform_ with from above to")
+    span, limit = number_as(to, np.float64) - number_as(low, np.float64), float(jnp.finfo(self.dtype).max)
+    require((span >= 0) & (span <= limit), RuntimeError, "uniform_ with from above to, or too far apart")
     return _bounded(uniform(key, self.shape, self.dtype), low, to, self.dtype)
 
 
