@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import torch
 
 from .common import Array, opmath, to_numpy
+from .matmul import mm
 from .registry import composite, lower, lowering_of, overload
 
 Arrays = Sequence[Array]
@@ -172,6 +173,13 @@ def foreach_norm(self: Arrays, ord: Any = 2, dtype: torch.dtype | None = None) -
 def foreach_powsum(self: Arrays, ord: Any = 2, dtype: torch.dtype | None = None) -> list[Array]:
     sizes = _powers_of(self, dtype)
     return [jnp.sum(x * x if ord == 2 else jnp.power(x, ord)) for x in sizes]
+
+
+if hasattr(torch.ops.aten, "_foreach_mm"):  # newer than some releases that the device loads on
+
+    @lower("_foreach_mm")
+    def _foreach_mm(self: Sequence[Array], mat2: Sequence[Array]) -> list[Array]:
+        return [mm(a, b) for a, b in zip(self, mat2)]
 
 
 @lower("_foreach_max")
