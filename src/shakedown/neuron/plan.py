@@ -370,14 +370,14 @@ def _overlaps(call: _Call, writes: list[int]) -> bool:
         for other_index, other in call.tensors.items():
             if other_index == index or other.untyped_storage() is not tensor.untyped_storage():
                 continue
-            a, b = _extent(other)
-            if a > last or b < first:
-                continue
             same = View.of(other) == View.of(tensor)
             aligned = call.positions.get(index) in (None, call.positions.get(other_index))
             if same and other_index not in writes and aligned:
                 alias = True
                 continue  # read before it is written, by the same member
+            a, b = _extent(other)
+            if a > last or b < first:
+                continue
             if len(writes) > 1 or (not same and is_dense(tensor) and is_dense(other)):
                 raise LoweringError("the written tensor overlaps another argument")
     return alias
@@ -387,6 +387,9 @@ def _extent(tensor: torch.Tensor) -> tuple[int, int]:
     """First and last byte of the storage that `tensor` touches."""
     start = tensor.storage_offset() * tensor.dtype.itemsize
     return start, start + storage_nbytes(tensor.dtype, tuple(tensor.shape), tuple(tensor.stride())) - 1
+
+
+_COMPUTED_IN_OUT = {"aten::sum", "aten::nansum", "aten::prod", "aten::mean"}  # in the dtype of their ``out=``
 
 
 def _values(builder: Builder, operator: Operator, call: _Call, expected: tuple[View, ...]) -> list[Ref]:
@@ -404,6 +407,8 @@ def _values(builder: Builder, operator: Operator, call: _Call, expected: tuple[V
     if operator.lowering is not None:
         ignored |= {n for n, (role, _) in operator.kwarg_roles.items() if role is Role.GENERATOR}
     given = {n: map_refs(v, logical) for n, v in call.template.items() if n not in ignored}
+    if operator.op._schema.name in _COMPUTED_IN_OUT and "out" in ignored and given.get("dtype") is None:
+        given["dtype"] = call.meta["out"].dtype
     args, kwargs = call.split(given)
     if operator.lowering is None:
         from .graph import inline_decomposition

@@ -53,13 +53,20 @@ def check(
             return
     if not _has_cpu_kernel(operator.op):
         return
-    try:
-        _ask(operator, args, kwargs, keep_integers=signature is None or len(kinds) > 1)
-    except Exception as error:
-        if isinstance(error, NotImplementedError) and any(t.dtype in _HALF for t in tensors):
-            return
-        # Perhaps it is the stand-in values that are wrong, so the real ones decide.
-        _ask(operator, args, kwargs, keep_integers=True, keep_all=True)
+    only_integers = signature is not None and kinds == {"integer"}
+    # A call that fails may have failed for its stand-in values: ones are for divisors, and the real values decide.
+    for real, fill in ((_nothing if only_integers else _integers, 0), (_nothing, 1), (_everything, 0)):
+        if fill and not only_integers:
+            continue
+        try:
+            _ask(operator, args, kwargs, real, fill)
+        except Exception as error:
+            if isinstance(error, NotImplementedError) and any(t.dtype in _HALF for t in tensors):
+                return
+            if real is _everything:
+                raise
+        else:
+            break
     if signature is not None:
         _accepted.add(signature)
 
@@ -70,6 +77,18 @@ def _has_cpu_kernel(op: Any) -> bool:
 
 def _kind(dtype: torch.dtype) -> str:
     return "complex" if dtype.is_complex else "float" if dtype.is_floating_point else "integer"
+
+
+def _nothing(tensor: Tensor) -> bool:
+    return False
+
+
+def _integers(tensor: Tensor) -> bool:
+    return _kind(tensor.dtype) == "integer"
+
+
+def _everything(tensor: Tensor) -> bool:
+    return True
 
 
 def _structure(value: Any) -> Any:
@@ -118,18 +137,21 @@ def _mapped(fn: Callable[[Tensor], Any]) -> Callable[[Any], Any]:
 
 
 def _ask(
-    operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], *, keep_integers: bool, keep_all: bool = False
+    operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], real: Callable[[Tensor], bool], fill: int
 ) -> None:
-    """Call the CPU kernel on twins of the tensors: zeros, or their values where kernels may take them for addresses."""
+    """Call the CPU kernel on twins of the tensors: their values where `real` says so, else bytes of `fill`.
+
+    (Integers among floats are often positions, which kernels may trust.)
+    """
     storages: dict[int, Tensor] = {}
 
     def storage_of(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if id(storage) not in storages:
-            if keep_all or (keep_integers and _kind(tensor.dtype) == "integer"):
+            if real(tensor):
                 storages[id(storage)] = runtime.download(storage.buffer, torch.uint8)
             else:
-                storages[id(storage)] = torch.zeros(storage.nbytes(), dtype=torch.uint8)
+                storages[id(storage)] = (torch.ones if fill else torch.zeros)(storage.nbytes(), dtype=torch.uint8)
         return storages[id(storage)]
 
     def twin(tensor: Tensor) -> Tensor:

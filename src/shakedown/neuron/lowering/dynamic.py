@@ -313,16 +313,18 @@ def _index_put_impl_(
 def _into(name: str, fn: Callable[..., Tensor]) -> None:
     """Register an ``out=`` form, which the schema cannot derive for operators without a lowering."""
 
+    def on_the_cpu(args: Any, kwargs: Any, reason: str) -> Any:
+        from .. import dispatch, fallback  # loaded after the lowerings
+
+        return fallback.run(dispatch.operator_of(overload(name)), args, kwargs, reason)
+
     @composite(name)
     def write(*args: Any, out: Tensor, **kwargs: Any) -> Tensor:
         if any(isinstance(a, torch.Tensor) and a.untyped_storage() is out.untyped_storage() for a in args):
-            raise RuntimeError(
-                "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
-                "memory location. Please clone() the tensor before performing the operation."
-            )
+            return on_the_cpu(args, {**kwargs, "out": out}, "the out= is an input")
         made = fn(*args, **kwargs)
         if made.dtype != out.dtype:
-            raise RuntimeError(f"{name}: Expected out tensor to have dtype {made.dtype} but got {out.dtype} instead")
+            return on_the_cpu(args, {**kwargs, "out": out}, f"an out= of {out.dtype}")
         return (out if out.shape == made.shape else out.resize_(made.shape)).copy_(made)
 
 
