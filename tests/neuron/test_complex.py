@@ -78,3 +78,64 @@ def test_conjugation_in_place_and_into():
     agree(lambda x: torch.conj_physical(x, out=torch.zeros_like(x)), x, gradients=False)
     agree(lambda x: torch.conj_physical(x, out=x.new_zeros(3, 4, 2)[..., 1]), x, gradients=False)
     agree(lambda x: x.clone().conj_physical_(), x.real.contiguous(), gradients=False)
+
+
+# --- complex32: kept as pairs of float16, computed as complex64 --------------------------------------------------------
+
+
+def halves(*size, seed=0):
+    return values(*size, seed=seed).to(torch.complex32)
+
+
+COMPLEX32 = {
+    "to complex64": lambda x: x.cfloat(),
+    "from complex64": lambda x: x.cfloat().chalf(),
+    "to float16": lambda x: x.real.clone(),
+    "imaginary part": lambda x: x.imag,
+    "as pairs": torch.view_as_real,
+    "as pairs and back": lambda x: torch.view_as_complex(torch.view_as_real(x)),
+    "as other bits": lambda x: x.view(torch.int32),
+    "transpose": lambda x: x.mT.clone(),
+    "strided slice": lambda x: x[1:, ::2].clone(),
+    "row filled": lambda x: x.clone().index_fill_(0, torch.tensor([1], device=x.device), 2 + 1j),
+    "slice written": lambda x: x.clone().mT[1:3].copy_(x.mT[:2]),
+    "conjugate": lambda x: x.conj().cfloat(),
+    "sum of two": lambda x: x + x,
+    "product": lambda x: x * x,
+    "with a number": lambda x: x * (2 - 1j),
+    "with complex64": lambda x: x + x.cfloat(),
+    "with float16": lambda x: x + x.real,
+    "concatenated": lambda x: torch.cat([x, x]),
+    "compared": lambda x: x == x,
+    "put together": lambda x: torch.complex(x.real, x.imag),
+    "made of nothing": lambda x: torch.zeros(3, dtype=x.dtype, device=x.device),
+    "made like it": lambda x: torch.full_like(x, 1 + 3j),
+}
+
+
+@pytest.mark.parametrize("name", COMPLEX32)
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+def test_complex32(name):
+    x = halves(3, 4)
+    events.clear()
+    actual, expected = COMPLEX32[name](x.to("neuron")), COMPLEX32[name](x)
+    assert not [(r["name"], r["detail"]) for r in events.snapshot() if r["kind"] == "fallback"]
+    assert (actual.dtype, actual.stride()) == (expected.dtype, expected.stride())
+    if expected.dtype is torch.complex32:  # the CPU cannot subtract these
+        actual, expected = actual.cpu().cfloat(), expected.cfloat()
+    torch.testing.assert_close(actual.cpu(), expected, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+def test_complex32_gradients_and_storage():
+    parts = torch.randn(3, 2, dtype=torch.float16, generator=torch.Generator().manual_seed(2))
+    grads = []
+    for device in ("cpu", "neuron"):
+        leaf = parts.detach().clone().to(device).requires_grad_()
+        torch.view_as_complex(leaf).cfloat().abs().sum().backward()
+        grads.append(leaf.grad.cpu())
+    torch.testing.assert_close(grads[1], grads[0])
+    made = torch.empty(5, 2, dtype=torch.complex32, device="neuron")
+    assert made.untyped_storage().nbytes() == 40
+    assert made.fill_(1 - 2j)[1, 1].item() == 1 - 2j
+    assert "1.-2.j" in str(made)

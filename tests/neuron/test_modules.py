@@ -7,6 +7,7 @@ import copy
 
 import pytest
 import torch
+from torch.nn.parameter import is_lazy
 from torch.testing._internal.common_modules import module_db
 
 from shakedown.conformance.compare import GRADIENT_SCALE, compare, structure, tensors
@@ -34,8 +35,9 @@ def test_module(info, training):
         pytest.skip("no input with a forward call")
     args, kwargs = given.forward_input.args, given.forward_input.kwargs
     host = info.module_cls(*given.constructor_input.args, **given.constructor_input.kwargs).train(training)
-    host(*args, **kwargs)  # a lazy module gets its parameters here
     host = host.to(torch.float64)
+    if any(is_lazy(p) for p in host.parameters()):
+        host(*args, **kwargs)  # gives it its parameters, which would be drawn anew on the device
     device = copy.deepcopy(host).to("neuron")
     there = moved((args, kwargs))
     events.clear()
@@ -56,3 +58,23 @@ def test_module(info, training):
         assert not compare(*results, scale=GRADIENT_SCALE).problem
     assert not compare(list(device.buffers()), list(host.buffers())).problem
     assert not [(r["name"], r["detail"]) for r in events.snapshot() if r["kind"] == "fallback"]
+
+
+def test_lazy_modules_move_before_they_know_their_sizes():
+    layers = [torch.nn.LazyConv2d(4, 3), torch.nn.LazyBatchNorm2d(), torch.nn.Flatten(), torch.nn.LazyLinear(2)]
+    module = torch.nn.Sequential(*layers).double()
+    before = list(module.parameters())
+    module.to("neuron")
+    assert all(is_lazy(p) and p.requires_grad and p.device.type == "neuron" for p in module.parameters())
+    assert all(a is b for a, b in zip(module.parameters(), before))
+    x = torch.randn(2, 3, 4, 4, dtype=torch.float64)
+    out = module(x.to("neuron"))
+    out.square().sum().backward()
+    parameters = list(module.parameters())
+    assert not any(is_lazy(p) for p in parameters)
+    assert all(p.grad.device.type == "neuron" and p.grad.shape == p.shape for p in parameters)
+    host = copy.deepcopy(module).cpu()
+    assert not compare(out, host(x)).problem
+    unsized = torch.nn.LazyLinear(3, device="neuron").half().cpu()
+    assert (unsized.weight.dtype, unsized.weight.device.type) == (torch.float16, "cpu")
+    assert unsized.float()(torch.ones(2, 4)).shape == (2, 3)

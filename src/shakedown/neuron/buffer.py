@@ -52,7 +52,7 @@ _CODES = {  # DLDataTypeCode of DLPack 1.1
     **dict.fromkeys((torch.uint8, torch.uint16, torch.uint32, torch.uint64), 1),
     **dict.fromkeys((torch.float16, torch.float32, torch.float64), 2),
     torch.bfloat16: 4,
-    **dict.fromkeys((torch.complex64, torch.complex128), 5),
+    **dict.fromkeys((torch.complex32, torch.complex64, torch.complex128), 5),
     torch.bool: 6,
     torch.float8_e4m3fn: 10,
     torch.float8_e4m3fnuz: 11,

@@ -1,7 +1,8 @@
 """PyTorch's dtypes and JAX's, and PyTorch's promotion rule over values that carry JAX's.
 
 The device holds every dtype in its own width: float64 and int64 are real 64-bit types here (a support profile may
-imitate a device where they are not).
+imitate a device where they are not). complex32 has no JAX type: its buffers hold pairs of float16, and programs compute with
+it as complex64, which is PyTorch's opmath type for it.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ _PAIRS: tuple[tuple[torch.dtype, Any], ...] = (
     (torch.float8_e5m2fnuz, ml_dtypes.float8_e5m2fnuz),
 )
 TO_NUMPY: dict[torch.dtype, np.dtype[Any]] = {t: np.dtype(n) for t, n in _PAIRS}
+TO_NUMPY[torch.complex32] = np.dtype(np.complex64)
 TO_TORCH: dict[np.dtype[Any], torch.dtype] = {np.dtype(n): t for t, n in _PAIRS}
 HALF = (np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16))
 
@@ -49,7 +51,7 @@ CARRIER: dict[int, tuple[np.dtype[Any], torch.dtype]] = {
 
 
 def to_numpy(dtype: torch.dtype) -> np.dtype[Any]:
-    """The numpy/JAX dtype of the same meaning and width.
+    """The numpy/JAX dtype that a program computes with for `dtype`: of the same meaning and, complex32 aside, width.
 
     Raises:
         TypeError: the device has no such dtype (quantized and sub-byte types).
@@ -58,6 +60,11 @@ def to_numpy(dtype: torch.dtype) -> np.dtype[Any]:
         return TO_NUMPY[dtype]
     except KeyError:
         raise TypeError(f"the neuron device does not support dtype {dtype}") from None
+
+
+def in_buffers(dtype: torch.dtype) -> np.dtype[Any]:
+    """The numpy/JAX dtype of a buffer's elements (of half an element for complex32). Raises as :func:`to_numpy`."""
+    return np.dtype(np.float16) if dtype is torch.complex32 else to_numpy(dtype)
 
 
 def to_torch(dtype: Any) -> torch.dtype:

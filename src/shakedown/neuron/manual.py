@@ -151,6 +151,9 @@ def _to_copy(
     non_blocking: bool = False,
     memory_format: torch.memory_format | None = None,
 ) -> torch.Tensor:
+    if type(self) is not torch.Tensor and torch.nn.parameter.is_lazy(self):
+        with torch._C.DisableTorchFunctionSubclass():
+            self = self.detach()  # a parameter that refuses to be asked for its sizes, which are those of nothing
     if not is_device_tensor(self):  # the dispatcher chose us for the device argument
         if self.device.type != "cpu":
             raise RuntimeError(f"cannot copy a {self.device} tensor to {DEVICE}: move it to the CPU first")

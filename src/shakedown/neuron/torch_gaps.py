@@ -142,7 +142,8 @@ def _close_module_apply() -> None:
     """``Module.to`` makes new Parameters on this device, whose tensors count as incompatible with CPU ones for a shallow copy.
 
     That would untie tied weights and strand an optimizer built before the move, so conversions that involve this device swap
-    the tensors inside the Parameters instead. Scripted modules hold theirs in C++, where they cannot be swapped.
+    the tensors inside the Parameters instead. Scripted modules hold theirs in C++, where they cannot be swapped. Parameters
+    of lazy modules that have no sizes yet cannot be wrapped anew, which swapping does, and are moved one by one.
     """
     original = torch.nn.Module._apply
     _originals["Module._apply"] = original
@@ -162,11 +163,31 @@ def _close_module_apply() -> None:
             return original(self, fn, recurse)
         if not involves_us(self, fn):
             return original(self, fn, recurse)
+        unsized = [
+            (owner, name, p)
+            for owner in (self.modules() if recurse else [self])
+            for name, p in owner._parameters.items()
+            if p is not None and torch.nn.parameter.is_lazy(p)
+        ]
+        for owner, name, _ in unsized:
+            owner._parameters[name] = None
         future.set_swap_module_params_on_conversion(True)
         try:
-            return original(self, fn, recurse)
+            original(self, fn, recurse)
         finally:
             future.set_swap_module_params_on_conversion(False)
+            for owner, name, p in unsized:
+                owner._parameters[name] = p
+        for p in {id(p): p for _, _, p in unsized}.values():
+            with torch.no_grad():
+                moved = fn(p)
+            if moved is not p:
+                kind, state = type(p), dict(p.__dict__)
+                with torch._C.DisableTorchFunctionSubclass():
+                    torch.utils.swap_tensors(p, moved.requires_grad_(p.requires_grad))
+                p.__class__ = kind
+                p.__dict__.update(state)
+        return self
 
     torch.nn.Module._apply = apply
 

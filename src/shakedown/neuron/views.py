@@ -115,8 +115,25 @@ def _bits_as(flat: Array, dtype: np.dtype[Any]) -> Array:
     return (result != 0) if dtype == np.bool_ else result
 
 
+def _in_pairs(view: View) -> View:
+    """A complex32 `view` as one of the float16 pairs that its buffer holds."""
+    return View(torch.float16, (*view.size, 2), (*(2 * s for s in view.stride), 1), 2 * view.offset)
+
+
+def _pairs_of(value: Array) -> Array:
+    """Complex `value` as float16[..., 2]."""
+    return jnp.stack([value.real, value.imag], axis=-1).astype(np.float16)
+
+
+def _from_pairs(pairs: Array) -> Array:
+    wide = pairs.astype(np.float32)
+    return jax.lax.complex(wide[..., 0], wide[..., 1])
+
+
 def cast(value: Array, dtype: torch.dtype) -> Array:
     """`value` converted to `dtype` as PyTorch converts: complex to real keeps the real part, anything but 0 is True."""
+    if dtype is torch.complex32:
+        return _from_pairs(_pairs_of(value))
     target = to_numpy(dtype)
     if value.dtype == target:
         return jax.lax.convert_element_type(value, target)  # drops weak typing
@@ -150,6 +167,8 @@ def _indices(view: View) -> Array:
 
 def read(base: Array, view: View) -> Array:
     """The value of `view` over the one-dimensional `base`, with the view's sizes and dtype."""
+    if view.dtype is torch.complex32:
+        return _from_pairs(read(base, _in_pairs(view)))
     flat = _bits_as(base, to_numpy(view.dtype))
     if view.numel == 0:
         return jnp.zeros(view.size, flat.dtype)
@@ -180,6 +199,8 @@ def _fit(flat: Array, length: int) -> Array:
 
 def write(base: Array, view: View, value: Array) -> Array:
     """`base` with the elements of `view` replaced by `value` (which has the view's sizes)."""
+    if view.dtype is torch.complex32:
+        return write(base, _in_pairs(view), _pairs_of(value))
     dtype = to_numpy(view.dtype)
     value = cast(value, view.dtype)
     if view.numel == 0:
@@ -222,6 +243,8 @@ def _write_same(flat: Array, view: View, value: Array) -> Array:
 
 def pack(value: Array, view: View) -> Array:
     """A fresh buffer (offset 0, just the size needed) that holds `value` in the layout of `view`."""
+    if view.dtype is torch.complex32:
+        return pack(_pairs_of(value), _in_pairs(view))
     dtype = to_numpy(view.dtype)
     length = storage_nbytes(view.dtype, view.size, view.stride) // dtype.itemsize
     if view.stride == contiguous_stride(view.size):
