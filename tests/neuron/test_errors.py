@@ -32,10 +32,11 @@ def raised(fn: Any, *args: Any, **kwargs: Any) -> Exception | None:
 
 
 class Moved:
-    """Copies of tensors on the device; what shares a storage on the CPU shares one there."""
+    """Copies of tensors on the device; what shares a storage on the CPU shares one there, one tensor has one copy."""
 
     def __init__(self) -> None:
         self.storages: dict[int, torch.Tensor] = {}
+        self.copies: dict[int, torch.Tensor] = {}
 
     def __call__(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.device.type == "cpu":
@@ -44,7 +45,8 @@ class Moved:
                 count = value.untyped_storage().nbytes() // value.dtype.itemsize
                 whole = torch.empty(0, dtype=value.dtype).set_(value.untyped_storage(), 0, (count,), (1,))
                 self.storages[key] = whole.to("neuron")
-            return self.storages[key].as_strided(value.shape, value.stride(), value.storage_offset())
+            there = self.storages[key].as_strided(value.shape, value.stride(), value.storage_offset())
+            return self.copies.setdefault(id(value), there)
         if isinstance(value, (list, tuple)):
             return type(value)(map(self, value))
         if isinstance(value, dict):
