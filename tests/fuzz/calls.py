@@ -41,7 +41,7 @@ _TOLERANCE = {
 }
 # Values that no two kernels need agree on: uninitialised memory, signs of singular vectors, the order of equal elements.
 _ANY_VALUE = re.compile(
-    r"empty|svd|eig|qr|lstsq|householder|lu_factor|linalg_lu|ldl|topk|sort|argsort|kthvalue|mode|median|unique|\.resize"
+    r"empty|svd|eig|qr|lstsq|householder|lu_factor|linalg_lu|ldl|topk|sort|argsort|kthvalue|mode|median|unique|resize"
     r"|pinv|matrix_rank|linalg\.(inv|solve|cond|tensorsolve|tensorinv|det|slogdet|matrix_power)|logdet|det|cholesky|triangular"
     r"|rrelu|dropout|philox|normal|geometric|cauchy|exponential|uniform|bernoulli|multinomial|rand|poisson|_dep_token"
     r"|multi_head_attention_forward|scaled_dot_product"
@@ -170,6 +170,9 @@ def judge(call: Call, cpu: Side, device: Side) -> tuple[Kind, str]:
     loose: bool | None = cpu.drew or device.drew or bool(_ANY_VALUE.search(call.name))
     if re.search("upsample|interpolate|grid_sampl", call.name):
         loose = None
+    half = any(t.dtype in (torch.float16, torch.bfloat16) for t in tensors_in(cpu.args))
+    if half and re.search("grid_sampl|soft_margin_loss", call.name):
+        loose = True  # the CPU rounds each coordinate, or each step, to the half type
     difference = _difference(device.result, cpu.result, loose, "result")
     if difference:
         return "value differs", difference
@@ -185,7 +188,7 @@ def judge(call: Call, cpu: Side, device: Side) -> tuple[Kind, str]:
         if difference:
             return "argument differs", difference
     shared, ours_shared = _sharing(cpu), _sharing(device)
-    if shared != ours_shared and not resized:
+    if shared != ours_shared and not resized and "unsafe_" not in call.name:
         return "alias differs", f"shares memory with arguments: {ours_shared} on the device, {shared} on the CPU"
     for a, b in zip(tensors_in(device.result), tensors_in(cpu.result)):
         if a.numel() > 1 and a.stride() != b.stride():

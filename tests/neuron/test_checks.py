@@ -186,6 +186,11 @@ REFUSED = {
     "nanmedian of nothing": lambda d: torch.empty(0, 3, device=d).nanmedian(0),
     "mode of nothing": lambda d: torch.empty(0, 3, device=d).mode(0),
     "targets of images without pixels": lambda d: aten.nll_loss2d(X32[:1].to(d), ints().to(d), None, 1, 3),
+    "put of another count": lambda d: X3.to(d).put(ints(1, 2).to(d), X3.to(d)),
+    "a grid of another dtype": lambda d: F.grid_sample(
+        X3.to(d).view(1, 1, 1, 3), torch.zeros(1, 1, 1, 2, device=d).double()
+    ),
+    "weights of another dtype": lambda d: F.nll_loss(X32.to(d), ints(0, 1, 1).to(d), X3[:2].to(d).double()),
     "repeats that do not fill": lambda d: torch.repeat_interleave(ints(1, 2).to(d), output_size=4),
     "full of what does not fit": lambda d: torch.full((2,), 300, dtype=torch.int8, device=d),
     "full_like of what does not fit": lambda d: torch.full_like(ints(1, dtype=torch.int8).to(d), 300),

@@ -44,6 +44,15 @@ def test_a_reduction_computes_in_the_dtype_of_its_out():
     torch.testing.assert_close(found.cpu(), wanted)
 
 
+@pytest.mark.parametrize("fn", [torch.sum, torch.prod, torch.nansum])
+def test_a_reduction_into_integers_truncates_first(fn):
+    def into(x):
+        return fn(x, 1, out=torch.empty(2, dtype=torch.int16, device=x.device))
+
+    wanted, found = both(into, torch.tensor([[1.9, 2.9, -3.9], [0.5, 7.0, 2.0]]))
+    assert found.cpu().tolist() == wanted.tolist()
+
+
 @pytest.mark.parametrize("layout", ["channels_last", "transposed", "expanded"])
 @pytest.mark.parametrize("fn", [torch.sigmoid, torch.neg, lambda x, **k: torch.remainder(x, 0.7, **k)])
 def test_an_empty_out_gets_the_layout_of_the_inputs(fn, layout):

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
+from ..errors import LoweringError
 from .common import Array, opmath
 from .registry import lower
 
@@ -109,8 +110,14 @@ def _samples(input: Array, grid: Array, mode: int, padding_mode: int, align_corn
     return jax.vmap(one)(input, grid)
 
 
+def _check_dtypes(input: Array, grid: Array) -> None:
+    if input.dtype != grid.dtype:
+        raise LoweringError(f"a grid of {grid.dtype} for {input.dtype}")  # the CPU kernel says so
+
+
 @lower("grid_sampler_2d", "grid_sampler_3d", "_grid_sampler_2d_cpu_fallback")
 def grid_sampler(input: Array, grid: Array, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Array:
+    _check_dtypes(input, grid)
     wide = opmath(input.dtype)
     return _samples(input.astype(wide), grid.astype(wide), interpolation_mode, padding_mode, align_corners)
 

@@ -241,6 +241,8 @@ def take(self: Array, index: Array) -> Array:
 
 @lower("put")
 def put(self: Array, index: Array, source: Array, accumulate: bool = False) -> Array:
+    if index.size != source.size:
+        raise LoweringError("as many places as values")  # which only the CPU kernel asks for
     require_index(index, self.size, wraps=True)
     flat, index = self.reshape(-1), _wrapped(index.reshape(-1), self.size)
     how = "sum" if accumulate else "set"
