@@ -24,11 +24,13 @@ class Lowering:
     """One operator's lowering.
 
     ``static``: number arguments that the lowering needs as Python values (they become part of the key), or a predicate
-    ``name -> (value -> bool)`` that says which values to specialise on. ``random``: takes a ``key`` (uint32[4]) as its last
-    keyword; ``draws``: a predicate of (args, kwargs) that says for which calls (others take no key). ``mutates``: arguments written although the schema does not say so; their new values follow the returns.
-    ``takes_outputs``: wants the output :class:`~..views.View`\\ s as keyword ``outputs``. ``graph_only``: of a view, which
-    eager execution leaves to PyTorch so that it keeps its aliasing. ``corrects``: a function of (arguments by name, what the
-    meta kernel returned), all on meta tensors, that gives the outputs of the CPU kernel where the two kernels differ.
+    ``name -> (value -> bool)`` that says which values to specialise on. ``random``: takes a ``key`` (uint32[4]) as its
+    last keyword; ``draws``: a predicate of (args, kwargs) that says for which calls (others take no key). ``mutates``:
+    arguments written although the schema does not say so; their new values follow the returns. ``takes_outputs``: wants
+    the output :class:`~..views.View`\\ s as keyword ``outputs``; ``takes_inputs``: those of the tensor arguments as
+    keyword ``inputs``, where values depend on strides. ``graph_only``: of a view, which eager execution leaves to
+    PyTorch so that it keeps its aliasing. ``corrects``: a function of (arguments by name, what the meta kernel
+    returned), all on meta tensors, that gives the outputs of the CPU kernel where the two kernels differ.
     """
 
     op: OpOverload
