@@ -257,10 +257,10 @@ def test_mixed_devices_are_refused_and_cpu_scalars_are_not():
 def test_a_fallback_is_recorded():
     values = torch.randn(3, 3).to("neuron")
     events.clear()
-    torch.linalg.eigvals(values)
+    torch.fake_quantize_per_tensor_affine(values, 0.1, 0, 0, 255)
     rows = [r for r in events.snapshot() if r["kind"] == "fallback"]
-    assert [r["name"] for r in rows] == ["aten::linalg_eigvals"] or rows[0]["name"].startswith("aten::_linalg")
-    assert rows[0]["detail"]
+    assert [r["name"] for r in rows] == ["aten::fake_quantize_per_tensor_affine_cachemask"]
+    assert rows[0]["detail"] == "no lowering"
     assert rows[0]["nbytes"] >= values.nbytes
 
 
@@ -382,3 +382,22 @@ def test_a_fallback_may_resize_its_output():
     with pytest.warns(UserWarning, match="resized"):
         torch.linalg.eigvalsh(symmetric.to("neuron"), out=out)
     torch.testing.assert_close(out.cpu(), torch.linalg.eigvalsh(symmetric), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("make", [torch.zeros_like, torch.ones_like, torch.empty_like, torch.rand_like])
+def test_examples_of_sizes_may_live_elsewhere(make):
+    for example in (torch.randn(3, 2), torch.randn(3, 2, device="meta")):
+        made = make(example, device="neuron")
+        assert made.device.type == "neuron"
+        assert made.cpu().shape == (3, 2)
+
+
+def test_an_operator_without_a_meta_kernel_can_be_faked():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    mode = FakeTensorMode()
+    x = mode.from_tensor(torch.randn(3, 2, device="neuron"))
+    with mode:
+        made = torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127)
+    assert made.device.type == "neuron"
+    assert made.shape == (3, 2)

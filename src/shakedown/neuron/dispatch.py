@@ -364,8 +364,10 @@ def _on_the_asked_device(operator: Operator, kernel: Callable[..., Any]) -> Call
     def call(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         device = kwargs.get("device")
         if device is None or device.type == DEVICE.type:
-            return kernel(self, *args, **kwargs)
-        if takes_values:
+            if device is None or takes_values or hasattr(self.untyped_storage(), "buffer"):
+                return kernel(self, *args, **kwargs)
+            device = DEVICE  # an example of sizes without values here: a fake tensor, or one of another device
+        elif takes_values:
             there = [a.to(device) if isinstance(a, torch.Tensor) else a for a in (self, *args)]
             return operator.op(*there, **kwargs)
         like = torch.empty_strided(self.shape, self.stride(), dtype=self.dtype, device=device)
