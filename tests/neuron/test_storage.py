@@ -38,3 +38,10 @@ def test_refusals_say_what_to_do():
         storage.resize_(100)
     with pytest.raises(RuntimeError, match=r"call \.cpu\(\) on it first"):
         storage.byteswap(torch.float32)
+
+
+def test_a_transfer_leaves_both_sides_resizable():
+    """``numpy()`` would not: it marks the memory of the tensor that it is called on."""
+    host = torch.tensor([1.0, 2.0])
+    back = host.to("neuron").cpu()
+    assert host.resize_(5).tolist()[:2] == back.resize_(5).tolist()[:2] == [1.0, 2.0]

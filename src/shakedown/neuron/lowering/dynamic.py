@@ -332,3 +332,13 @@ _into("nonzero.out", nonzero)
 _into("masked_select.out", masked_select)
 _into("index.Tensor_out", index)
 _into("bincount.out", bincount)
+
+
+@composite("addbmm_")
+def addbmm_(self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """In place, but as on the CPU a smaller `self` grows to the sizes of the sum."""
+    size = (batch1.shape[1], batch2.shape[2]) if batch1.dim() == batch2.dim() == 3 else self.shape
+    if tuple(self.shape) == tuple(size):
+        return kernel_of_lowering("addbmm_")(self, batch1, batch2, beta=beta, alpha=alpha)
+    made = torch.addbmm(self, batch1, batch2, beta=beta, alpha=alpha)
+    return self.resize_(made.shape).copy_(made)
