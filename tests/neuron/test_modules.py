@@ -78,3 +78,15 @@ def test_lazy_modules_move_before_they_know_their_sizes():
     unsized = torch.nn.LazyLinear(3, device="neuron").half().cpu()
     assert (unsized.weight.dtype, unsized.weight.device.type) == (torch.float16, "cpu")
     assert unsized.float()(torch.ones(2, 4)).shape == (2, 3)
+
+
+def test_loss_of_one_sample_has_no_dimension():
+    x, target = torch.randn(4, dtype=torch.float64), torch.tensor([1, 2, -1, 0])
+    results = []
+    for device in ("neuron", "cpu"):
+        leaf = x.clone().to(device).requires_grad_()
+        events.clear()
+        loss = torch.nn.functional.multilabel_margin_loss(leaf, target.to(device), reduction="none")
+        results.append([loss, torch.autograd.grad(loss, leaf)[0]])
+        assert not [r for r in events.snapshot() if r["kind"] == "fallback"]
+    assert not compare(*results).problem

@@ -296,7 +296,13 @@ def _pair_hinges(x: Array, target: Array) -> tuple[Array, Array, Array]:
     return jnp.where(open_, z, 0), safe, listed
 
 
-@lower("multilabel_margin_loss_forward")
+def _loss_of_one_sample(given: dict[str, Any], outs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """The meta kernel gives a sample without a batch dimension a loss with one."""
+    unbatched = given["self"].dim() < 2 and given["reduction"] == _NONE
+    return (outs[0].new_empty(()) if unbatched else outs[0], *outs[1:])
+
+
+@lower("multilabel_margin_loss_forward", corrects=_loss_of_one_sample)
 def multilabel_margin_loss(self: Array, target: Array, reduction: int) -> tuple[Array, Array]:
     _, (x,) = computation(_as_batch(self))
     require_index(target + 1, x.shape[1] + 1, error=RuntimeError)  # -1 ends a list
