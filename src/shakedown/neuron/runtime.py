@@ -211,7 +211,7 @@ def host_scalar(tensor: torch.Tensor) -> Array:
 def read_int(scalar: Array) -> int:
     """The value of an int32[]; waits for it. Through the buffer protocol where the memory is the host's: 1 us, not 10."""
     try:
-        return int.from_bytes(memoryview(scalar), sys.byteorder)  # type: ignore[arg-type]
+        return int.from_bytes(memoryview(scalar), sys.byteorder)
     except (BufferError, TypeError):
         return int(scalar)
 
