@@ -104,6 +104,16 @@ CALLS = {
         (HALVES, HALVES, ints(1, 0)),
         (HALVES, HALVES, ints(1, 2)),
     ),
+    "cholesky_inverse": (
+        torch.cholesky_inverse,
+        (torch.eye(2),),
+        (torch.ones(2, 2).tril().mul(torch.tensor([1.0, 0.0])),),
+    ),
+    "ldl_solve": (
+        torch.linalg.ldl_solve,
+        (torch.eye(2), ints(1, 2, dtype=torch.int32), torch.ones(2, 1)),
+        (torch.eye(2), ints(1, 9, dtype=torch.int32), torch.ones(2, 1)),
+    ),
     "quantile": (torch.quantile, (X3, HALVES), (X3, HALVES + 1)),
     "nearest quantile": (
         lambda x, q: torch.quantile(x, q, interpolation="nearest"),
@@ -186,6 +196,7 @@ REFUSED = {
     "nanmedian of nothing": lambda d: torch.empty(0, 3, device=d).nanmedian(0),
     "mode of nothing": lambda d: torch.empty(0, 3, device=d).mode(0),
     "targets of images without pixels": lambda d: aten.nll_loss2d(X32[:1].to(d), ints().to(d), None, 1, 3),
+    "a boolean factor of floats": lambda d: torch.rsub(X3.to(d), X3.to(d), alpha=True),
     "put of another count": lambda d: X3.to(d).put(ints(1, 2).to(d), X3.to(d)),
     "a grid of another dtype": lambda d: F.grid_sample(
         X3.to(d).view(1, 1, 1, 3), torch.zeros(1, 1, 1, 2, device=d).double()

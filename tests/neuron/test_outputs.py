@@ -44,7 +44,7 @@ def test_a_reduction_computes_in_the_dtype_of_its_out():
     torch.testing.assert_close(found.cpu(), wanted)
 
 
-@pytest.mark.parametrize("fn", [torch.sum, torch.prod, torch.nansum])
+@pytest.mark.parametrize("fn", [torch.sum, torch.prod])
 def test_a_reduction_into_integers_truncates_first(fn):
     def into(x):
         return fn(x, 1, out=torch.empty(2, dtype=torch.int16, device=x.device))

@@ -48,7 +48,7 @@ def sub(self: Array, other: Any, alpha: Any = 1) -> Array:
     return a - _scaled(alpha, b)
 
 
-@lower("rsub.Tensor", "rsub.Scalar")
+@lower("rsub.Tensor", "rsub.Scalar", refuses={"alpha": lambda v: isinstance(v, bool)})
 def rsub(self: Array, other: Any, alpha: Any = 1) -> Array:
     return sub(other, self, alpha)
 

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from .checks import require
 from .common import Array, is_complex
 from .linalg_factor import adjoint, demand_success, on_matrices
 from .registry import lower
@@ -161,6 +162,7 @@ def _solve(factors: Array, pivots: Array, b: Array, hermitian: bool) -> Array:
 @lower("linalg_ldl_solve")
 def linalg_ldl_solve(LD: Array, pivots: Array, B: Array, *, hermitian: bool = False) -> Array:
     on_matrices(LD, B)
+    require(jnp.abs(pivots) <= LD.shape[-2], RuntimeError, "a pivot of ldl_solve outside the matrix")
     hermitian = hermitian and is_complex(LD.dtype)
     batch = jnp.broadcast_shapes(LD.shape[:-2], B.shape[:-2])
     if B.size == 0 or LD.size == 0:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..views import View, contiguous_stride
+from .checks import require
 from .common import Array, is_complex
 from .linalg_factor import (
     adjoint,
@@ -82,6 +83,7 @@ def cholesky_solve(self: Array, input2: Array, upper: bool = False) -> Array:
 @lower("cholesky_inverse")
 def cholesky_inverse(self: Array, upper: bool = False) -> Array:
     n = self.shape[-1]
+    require(jnp.diagonal(self, axis1=-2, axis2=-1) != 0, RuntimeError, "cholesky_inverse of a singular matrix")
     # The inverse of one factor, times its adjoint: hermitian to the last bit, as LAPACK's is.
     inverse = triangular(self, eye_like(self, n, n), upper=upper)
     whole = product(inverse, adjoint(inverse)) if upper else product(adjoint(inverse), inverse)
