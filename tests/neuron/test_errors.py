@@ -95,6 +95,9 @@ REFUSED = {
     "clamp of complex numbers": (lambda x: x.clamp(max=1), COMPLEX),
     "order of complex numbers": (torch.lt, torch.ones(1, 2), COMPLEX),
     "order with a complex number": (lambda x: x < 1j, torch.ones(2)),
+    "distinct complex numbers": (torch.unique, COMPLEX),
+    "distinct complex rows": (lambda x: torch.unique(x, dim=0), COMPLEX),
+    "counts of booleans": (lambda x: torch.bincount(x[0]), TRUTHS),
     "maximum of complex numbers": (torch.maximum, COMPLEX, COMPLEX),
 }
 

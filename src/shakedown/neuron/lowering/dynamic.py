@@ -34,6 +34,12 @@ def _size_of(count: Tensor) -> int:
     return int(count.item())
 
 
+def _not_implemented(kernel: str, tensor: Tensor) -> NotImplementedError:
+    """What ATen's dispatch on dtypes raises."""
+    name = torch.empty(0, dtype=tensor.dtype).type().rpartition(".")[2].removesuffix("Tensor")
+    return NotImplementedError(f"\"{kernel}\" not implemented for '{name}'")
+
+
 def _on_device(like: Tensor, tensor: Tensor) -> Tensor:
     return tensor if tensor.device == like.device else tensor.to(like.device)
 
@@ -91,8 +97,8 @@ def bincount(self: Tensor, weights: Tensor | None = None, minlength: int = 0) ->
         raise RuntimeError("minlength should be >= 0")
     if self.dim() != 1:
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
-    if self.dtype.is_floating_point or self.dtype.is_complex:
-        raise RuntimeError(f'"bincount_cpu" not implemented for {self.dtype}')
+    if self.dtype.is_floating_point or self.dtype.is_complex or self.dtype == torch.bool:
+        raise _not_implemented("bincount_cpu", self)
     if weights is not None and weights.shape != self.shape:
         raise RuntimeError("weights should be 1-d and have the same length as input")
     if self.numel() == 0:
@@ -164,6 +170,8 @@ def _nothing(self: Tensor) -> Tensor:
 def _unique2(
     self: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
+    if self.is_complex():
+        raise _not_implemented("unique", self)
     if self.numel() == 0:
         empty = _nothing(self)
         return self.new_empty(0), empty.new_empty(self.shape) if return_inverse else empty, empty
@@ -183,6 +191,8 @@ def unique_consecutive(
 ) -> tuple[Tensor, Tensor, Tensor]:
     if dim is not None:
         return unique_dim_consecutive(self, dim, return_inverse, return_counts)
+    if self.is_complex():
+        raise _not_implemented("unique", self)
     empty = _nothing(self)
     if self.numel() == 0:
         return self.new_empty(0), empty.new_empty(self.shape) if return_inverse else empty, empty
@@ -193,6 +203,8 @@ def unique_consecutive(
 def _check_unique_dim(self: Tensor, dim: int) -> None:
     if 0 in self.shape and self.shape[dim] != 0:
         raise RuntimeError("There are 0 sized dimensions, and they aren't selected, so unique cannot be applied")
+    if self.is_complex():
+        raise _not_implemented("unique_dim", self)
 
 
 def _along_dim(dim: int, rows: Tensor, order: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
