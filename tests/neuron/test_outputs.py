@@ -82,3 +82,9 @@ def test_unique_rows_come_with_inverse_and_counts(name):
     wanted, found = both(lambda x: getattr(aten, name)(x, 0), rows)
     for a, b in zip(found, wanted):
         assert a.cpu().tolist() == b.tolist()
+
+
+def test_range_without_a_step_writes_its_out():
+    for size in (1, 3):
+        wanted, found = both(lambda out: aten.range.out_(1, 3.0, out=out.clone()), torch.full((size,), 3.75))
+        assert found.cpu().tolist() == wanted.tolist()

@@ -171,6 +171,12 @@ def triu_indices(row: int, col: int, offset: int = 0, **_: Any) -> Array:
     return jnp.asarray(np.stack(np.triu_indices(row, offset, col)))
 
 
+@composite("range.out_")
+def range_into(start: Any, end: Any, *, out: torch.Tensor) -> torch.Tensor:
+    """PyTorch's kernel for every device, which this one replaces, writes to the CPU address that the storage has not got."""
+    return torch.ops.aten.range.out(start, end, 1, out=out)
+
+
 @composite("range", "range.step")
 def range_(start: Any, end: Any, step: Any = 1, dtype: torch.dtype | None = None, **kwargs: Any) -> torch.Tensor:
     """As arange, with the end included."""
