@@ -79,6 +79,7 @@ def close() -> None:
     _close_accelerator()
     _close_module_apply()
     _close_printing()
+    _close_forward_mode()
 
 
 def _close_storages() -> None:
@@ -202,3 +203,35 @@ def _close_printing() -> None:
         return original(self.detach().cpu() if is_ours(self.device) else self, indent)
 
     torch._tensor_str._tensor_str = tensor_str
+
+
+_WITHOUT_FORWARD_FORMULA = ("linear",)
+
+
+def _close_forward_mode() -> None:
+    """Operators that are one kernel here, but several on the CPU, have no forward-mode formula of their own.
+
+    While a forward-mode level is open they are taken apart above autograd, which differentiates the parts. A kernel that
+    asked on every call would cost every call.
+    """
+    forward = torch.autograd.forward_ad
+    enter, leave = forward.enter_dual_level, forward.exit_dual_level
+    _originals["enter_dual_level"], _originals["exit_dual_level"] = enter, leave
+    opened: list[torch.library.Library] = []
+
+    def open_level() -> int:
+        level = enter()
+        if not opened:
+            library = torch.library.Library("aten", "IMPL")
+            for name in _WITHOUT_FORWARD_FORMULA:
+                op = getattr(torch.ops.aten, name).default
+                library.impl(op, op.decompose, "AutogradPrivateUse1", allow_override=True)
+            opened.append(library)
+        return level
+
+    def close_level(*, level: int | None = None) -> None:
+        leave(level=level)
+        if forward._current_level < 0 and opened:
+            opened.pop()._destroy()
+
+    forward.enter_dual_level, forward.exit_dual_level = open_level, close_level
