@@ -138,3 +138,13 @@ def test_errors_are_the_cpus():
     with pytest.raises(RuntimeError) as actual:
         there(torch.zeros(T, B, F + 1, device="neuron"))
     assert str(actual.value) == str(expected.value)
+
+
+def test_inside_a_compiled_function():
+    """Dynamo leaves recurrent modules to eager execution, and must leave the kernels underneath alone too."""
+    here, there = pair("GRU", F, H)
+    x = torch.randn(T, B, F)
+    events.clear()
+    actual = torch.compile(lambda v: there(v * 2)[0] + 1, backend="neuron")(x.to("neuron"))
+    assert not torch.neuron.get_fallback_ops()
+    torch.testing.assert_close(actual.detach().cpu(), (here(x * 2)[0] + 1).detach())

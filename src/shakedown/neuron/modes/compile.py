@@ -34,7 +34,7 @@ _numbers = itertools.count()
 torch._dynamo.config.automatic_dynamic_shapes = False
 
 # Between two graphs Dynamo watches every Python frame, the device's own kernels included: they are not the user's code.
-for _package in ("shakedown.neuron", "jax", "jaxlib"):
+for _package in ("shakedown.neuron", "jax", "jaxlib", "ml_dtypes", "opt_einsum"):
     torch._dynamo.trace_rules.add(_package)
 
 
