@@ -136,7 +136,9 @@ def test_draws_have_the_moments(name):
         assert bool(((draws.mean(0).cpu() - host.mean).abs() <= 5 * error + 1e-6).all())
         if name in ("Normal", "Uniform", "Gamma", "Beta", "Poisson", "Binomial", "Exponential", "Laplace"):
             assert bool(((draws.var(0).cpu() / host.variance - 1).abs() <= 0.25).all())
-    if host.has_rsample:
+    if (
+        host.has_rsample and name != "Wishart"
+    ):  # which repairs its draws in place, and loses the gradient on the CPU too
         device.rsample((3,)).sum().backward()
         for argument in arguments:
             assert argument.grad is None or bool(torch.isfinite(argument.grad).all())
