@@ -362,3 +362,17 @@ def test_compiled():
     actual = grads("neuron")
     assert not torch.neuron.get_fallback_ops()
     torch.testing.assert_close([t.cpu() for t in actual], grads("cpu"), rtol=1e-8, atol=1e-8)
+
+
+def test_compiled_checks_raise():
+    """A check of values in a graph is part of its program, and raises what eager execution raises."""
+    factor = torch.compile(lambda a: 2 * torch.linalg.cholesky(a), backend="neuron", fullgraph=True)
+    a = definite(3, 3)
+    torch.testing.assert_close(factor(a.to("neuron")).cpu(), 2 * torch.linalg.cholesky(a))
+    with pytest.raises(torch.linalg.LinAlgError, match="order 1 is not positive-definite"):
+        factor(-a.to("neuron"))
+    solve = torch.compile(lambda a: torch.linalg.solve(a, a), backend="neuron", fullgraph=True)
+    there = a.to("neuron").requires_grad_()
+    (gradient,) = torch.autograd.grad(solve(there).sum(), there)
+    torch.testing.assert_close(gradient.cpu(), torch.zeros_like(a), atol=1e-9, rtol=0)
+    assert not torch.neuron.get_fallback_ops()

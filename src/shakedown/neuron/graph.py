@@ -100,6 +100,8 @@ class GraphLowering:
             return args[1]
         if target in _RESTRIDE:
             return self._as_strided(node, args)
+        if target is torch.ops.higher_order.with_effects:
+            return self._with_effects(node, args, kwargs)
         if not isinstance(target, torch._ops.OpOverload):
             raise LoweringError(f"{target} is no ATen operator")
         if self.profile is not None:
@@ -134,6 +136,15 @@ class GraphLowering:
             return value
 
         return structure(example)
+
+    def _with_effects(self, node: torch.fx.Node, args: Any, kwargs: Any) -> list[Any]:
+        """A check of values, which PyTorch keeps in order by a token: a demand of the program, which returns nothing."""
+        token, target, *given = args
+        lowering = registry.lowering_of(target)
+        if lowering is None or target._schema.returns:
+            raise LoweringError(f"{target}: no lowering of its effect")
+        self.builder.call(str(target), lowering.fn, tuple(given), kwargs, ())
+        return [token, None]
 
     def _next_key(self) -> Ref:
         if self.key is None:

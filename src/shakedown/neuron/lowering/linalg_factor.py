@@ -110,7 +110,14 @@ def _cholesky(self: Array, upper: bool) -> tuple[Array, Array]:
 
 def demand_success(info: Array, what: str) -> None:
     """Demand of a kernel that raises by itself that all its factorisations were completed."""
-    require(info == 0, LinAlgError, f"{what} did not succeed")
+    require(info == 0, LinAlgError, f"{what} could not be completed: the matrix is singular, or not positive-definite")
+
+
+@lower("_linalg_check_errors", graph_only=True)
+def _linalg_check_errors(info: Array, api_name: str, *, is_matrix: bool) -> tuple[()]:
+    """In a graph; eager calls are PyTorch's composite, which reads `info`."""
+    demand_success(info, api_name)
+    return ()
 
 
 @lower("linalg_cholesky_ex")

@@ -146,7 +146,7 @@ class _Graph:
                 key.append(value.stride())
                 buffers.append(value.untyped_storage().buffer)
             else:
-                buffers.append(runtime.number(value))
+                buffers.append(runtime.number(0 if value is None else value))  # None: the token of operators with effects
         if self.by_operator:
             return self.module(*arguments)
         if self.random:
