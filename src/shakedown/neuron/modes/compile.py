@@ -146,7 +146,8 @@ class _Graph:
                 key.append(value.stride())
                 buffers.append(value.untyped_storage().buffer)
             else:
-                buffers.append(runtime.number(0 if value is None else value))  # None: the token of operators with effects
+                # None is the token that orders operators with effects; nothing reads it.
+                buffers.append(runtime.number(0 if value is None else value))
         if self.by_operator:
             return self.module(*arguments)
         if self.random:
