@@ -197,6 +197,7 @@ REFUSED = {
     "mode of nothing": lambda d: torch.empty(0, 3, device=d).mode(0),
     "targets of images without pixels": lambda d: aten.nll_loss2d(X32[:1].to(d), ints().to(d), None, 1, 3),
     "a boolean factor of floats": lambda d: torch.rsub(X3.to(d), X3.to(d), alpha=True),
+    "labels of another dtype": lambda d: F.binary_cross_entropy(HALVES.to(d), ints(0, 1).to(d)),
     "put of another count": lambda d: X3.to(d).put(ints(1, 2).to(d), X3.to(d)),
     "a grid of another dtype": lambda d: F.grid_sample(
         X3.to(d).view(1, 1, 1, 3), torch.zeros(1, 1, 1, 2, device=d).double()

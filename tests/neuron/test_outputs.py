@@ -88,3 +88,10 @@ def test_range_without_a_step_writes_its_out():
     for size in (1, 3):
         wanted, found = both(lambda out: aten.range.out_(1, 3.0, out=out.clone()), torch.full((size,), 3.75))
         assert found.cpu().tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.float16])
+def test_logspace_of_one_value_does_not_round_its_exponent(dtype):
+    for start in (-0.5, 1.7):
+        wanted = torch.logspace(start, 2, 1, dtype=dtype)
+        torch.testing.assert_close(torch.logspace(start, 2, 1, dtype=dtype, device="neuron").cpu(), wanted)

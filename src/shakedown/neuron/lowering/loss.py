@@ -79,6 +79,8 @@ def huber_loss_backward(grad_output: Array, self: Array, target: Array, reductio
 @lower("binary_cross_entropy")
 def binary_cross_entropy(self: Array, target: Array, weight: Array | None = None, reduction: int = 1) -> Array:
     """Logarithms are held above -100, as in ATen/native/Loss.cpp."""
+    if target.dtype != self.dtype:
+        raise LoweringError(f"probabilities of {target.dtype} for {self.dtype}")  # the CPU kernel says so
     _, (x, t, w) = computation(self, target, weight)
     require((x >= 0) & (x <= 1), RuntimeError, "all elements of input should be between 0 and 1")
     require((t >= 0) & (t <= 1), RuntimeError, "all elements of target should be between 0 and 1")
