@@ -18,7 +18,7 @@ from .buffer import Template, storage_nbytes, template
 from .errors import LoweringError
 from .operators import Operator, Role
 from .program import Builder, Program, Ref, map_refs
-from .transfer import adopt, is_dense
+from .transfer import adopt, is_dense, warn_of_resize
 from .views import View
 
 # (args, kwargs, buffers of a run) -> what the operator returns
@@ -454,17 +454,6 @@ def _assembler(
     return item(outs)
 
 
-def _warn_of_resize(tensor: torch.Tensor, fresh: torch.Tensor) -> None:
-    """PyTorch's warning, in its words."""
-    warnings.warn(
-        f"An output with one or more elements was resized since it had shape {list(tensor.shape)}, which does not match "
-        f"the required output shape {list(fresh.shape)}. This behavior is deprecated, and in a future PyTorch release "
-        "outputs will not be resized unless they have zero elements. You can explicitly reuse an out tensor t by "
-        "resizing it, inplace, to zero elements with t.resize_(0).",
-        stacklevel=4,
-    )
-
-
 def _finisher(
     stores: list[tuple[_Place, Template | None]], templates: list[Template], assemble: Callable[..., Any]
 ) -> _Finish:
@@ -496,7 +485,7 @@ def _finisher(
             else:
                 fresh = resized.new(buffer)
                 if tensor.numel():
-                    _warn_of_resize(tensor, fresh)
+                    warn_of_resize(tensor, fresh)
                 adopt(tensor, fresh)
         new = [t.new(b) for t, b in zip(templates, buffers[len(stores) :])]
         return assemble(args, kwargs, new)

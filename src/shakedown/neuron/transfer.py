@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 
 from . import runtime
@@ -14,6 +16,17 @@ _set_metadata = torch.ops.aten.set_.source_Storage_storage_offset
 def adopt(tensor: torch.Tensor, source: torch.Tensor) -> None:
     """Make `tensor` refer to the storage of `source`, with its sizes, strides and offset (resizing an output does this)."""
     set_storage(tensor, source.untyped_storage(), source.storage_offset(), source.shape, source.stride())
+
+
+def warn_of_resize(tensor: torch.Tensor, fresh: torch.Tensor) -> None:
+    """Warn, in PyTorch's words, that an ``out=`` with elements becomes `fresh`; attributed to the caller of its kernel."""
+    warnings.warn(
+        f"An output with one or more elements was resized since it had shape {list(tensor.shape)}, which does not match "
+        f"the required output shape {list(fresh.shape)}. This behavior is deprecated, and in a future PyTorch release "
+        "outputs will not be resized unless they have zero elements. You can explicitly reuse an out tensor t by "
+        "resizing it, inplace, to zero elements with t.resize_(0).",
+        stacklevel=4,
+    )
 
 
 def set_storage(
