@@ -48,6 +48,10 @@ VALUES_ARE_FREE = {
 TIES = {"sort", "argsort", "topk", "kthvalue", "mode", "median", "nanmedian", "cummax", "cummin"}
 
 
+# Factorisations that are unique up to signs or phases: compared through the entry's own function for what is unique.
+UP_TO_SIGNS = {"linalg.eigh", "linalg.eig", "linalg.svd", "svd", "linalg.qr", "qr", "symeig"}
+
+
 @dataclass(frozen=True)
 class Difference:
     """The outcome of one comparison: what is wrong ("" when nothing is) and the largest errors among finite values."""
