@@ -90,3 +90,13 @@ def test_loss_of_one_sample_has_no_dimension():
         results.append([loss, torch.autograd.grad(loss, leaf)[0]])
         assert not [r for r in events.snapshot() if r["kind"] == "fallback"]
     assert not compare(*results).problem
+
+
+def test_unpooling_keeps_the_format_of_its_input():
+    x, places = torch.randn(2, 3, 2, 2), torch.arange(4).view(1, 1, 2, 2).repeat(2, 3, 1, 1) * 2
+    for form in (torch.contiguous_format, torch.channels_last):
+        here = x.contiguous(memory_format=form)
+        expected = torch.nn.functional.max_unpool2d(here, places, 2)
+        actual = torch.nn.functional.max_unpool2d(here.to("neuron"), places.to("neuron"), 2)
+        assert actual.stride() == expected.stride()
+        assert not compare(actual, expected).problem

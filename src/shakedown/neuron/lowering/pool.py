@@ -12,7 +12,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
 from jax import lax
+from torch._prims_common import suggest_memory_format
 
 from ..views import View
 from .checks import require_index
@@ -157,7 +159,12 @@ lower("max_pool2d_with_indices_backward")(_max_pool_nd_backward(2))
 lower("max_pool3d_with_indices_backward")(_max_pool_nd_backward(3))
 
 
-@lower("max_unpool2d", takes_outputs=True)
+def _in_format_of_the_input(given: dict[str, Any], out: torch.Tensor) -> torch.Tensor:
+    """The meta kernel's output is row-major whatever the input's format."""
+    return torch.empty_like(out, memory_format=suggest_memory_format(given["self"]))
+
+
+@lower("max_unpool2d", takes_outputs=True, corrects=_in_format_of_the_input)
 def max_unpool2d(self: Array, indices: Array, output_size: Sequence[int], *, outputs: Sequence[View]) -> Array:
     return _unpool(self, indices, outputs[0].size, 2)
 
