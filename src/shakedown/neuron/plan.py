@@ -6,15 +6,14 @@ tensors. The key that finds a plan again is built in :mod:`.dispatch` from the s
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 
 from . import fallback, profiles, refusals, runtime
 from .buffer import Template, storage_nbytes, template
+from .call import Call, Place, run_meta
 from .errors import LoweringError
 from .operators import Operator, Role
 from .program import Builder, Program, Ref, map_refs
@@ -71,152 +70,6 @@ class FallbackPlan:
         self.reason = reason
 
 
-# --- arguments ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a tensor stands among a call's arguments: positional (int) or keyword (str), and its place in a list."""
-
-    argument: int | str
-    member: int | None = None
-
-    def of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
-        value = kwargs[self.argument] if isinstance(self.argument, str) else args[self.argument]
-        return value if self.member is None else value[self.member]
-
-
-class _Call:
-    """One call's arguments as program parameters (`template`, with Refs) and as meta tensors (`meta`)."""
-
-    def __init__(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.operator, self.args, self.kwargs = operator, args, kwargs
-        self.kinds: list[Any] = []  # parameter kinds, in the order in which the dispatcher collects inputs
-        self.tensors: dict[int, torch.Tensor] = {}  # parameter number -> tensor
-        self.positions: dict[int, int] = {}  # parameter number -> place in its list, for members of lists
-        self._storages: dict[int, torch.Tensor] = {}
-        self.template: dict[str, Any] = {}
-        self.meta: dict[str, Any] = {}
-        schema = operator.op._schema.arguments
-        given = [(a.name, value) for a, value in zip(schema, args)]
-        given += list(kwargs.items())
-        self.positional = tuple(name for name, _ in given[: len(args)])
-        for name, value in given:
-            role, specialise = operator.kwarg_roles[name]
-            self.template[name], self.meta[name] = self._argument(role, specialise, value)
-        if operator.random and (operator.draws is None or operator.draws(args, kwargs)):
-            self.key: Ref | None = self._parameter("key")
-        else:
-            self.key = None
-
-    def _parameter(self, kind: str) -> Ref:
-        self.kinds.append(kind)
-        return Ref(len(self.kinds) - 1)
-
-    def _argument(self, role: Role, specialise: Callable[[Any], bool] | None, value: Any) -> tuple[Any, Any]:
-        if value is None:
-            return None, None
-        if role is Role.GENERATOR:
-            return None, None
-        if role is Role.TENSOR:
-            return self._tensor(value)
-        if role is Role.TENSORS:
-            pairs = [(None, None) if v is None else self._tensor(v) for v in value]
-            self.positions.update({ref.index: place for place, (ref, _) in enumerate(pairs) if ref is not None})
-            return [p[0] for p in pairs], [p[1] for p in pairs]
-        if role is Role.NUMBER and not (specialise is not None and specialise(value)):
-            return self._parameter("number"), value
-        if role is Role.NUMBERS and not (specialise is not None and specialise(value)):
-            return [self._parameter("number") for _ in value], value
-        if isinstance(value, torch.device):
-            return value, torch.device("meta")
-        return value, value
-
-    def _tensor(self, value: Any) -> tuple[Any, Any]:
-        if not isinstance(value, torch.Tensor):
-            return self._parameter("number"), value  # a wrapped number in a tensor's place
-        if value.device.type == "cpu":
-            return self._parameter("number"), value
-        ref = self._parameter("buffer")
-        self.tensors[ref.index] = value
-        return ref, self._meta_tensor(value)
-
-    def _meta_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
-        # Tensors that share a storage share their meta storage too, so that PyTorch sees overlapping writes.
-        storage = tensor.untyped_storage()
-        base = self._storages.get(id(storage))
-        if base is None:
-            base = torch.empty(storage.nbytes(), dtype=torch.uint8, device="meta")
-            self._storages[id(storage)] = base
-        meta = torch.empty(0, dtype=tensor.dtype, device="meta")
-        return meta.set_(base.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
-
-    def split(self, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """`values` by name as (args, kwargs), as they were given."""
-        args = [values[n] for n in self.positional if n in values]
-        return args, {n: v for n, v in values.items() if n not in self.positional}
-
-    def metas(self) -> dict[int, torch.Tensor]:
-        """Parameter number of each device tensor -> its meta twin."""
-        found: dict[int, torch.Tensor] = {}
-
-        def walk(ref: Any, meta: Any) -> None:
-            if isinstance(ref, Ref) and ref.index in self.tensors:
-                found[ref.index] = meta
-            elif isinstance(ref, list):
-                for r, m in zip(ref, meta):
-                    walk(r, m)
-
-        for name, ref in self.template.items():
-            walk(ref, self.meta[name])
-        return found
-
-    def written_parameters(self) -> list[int]:
-        """Numbers of the buffer parameters that the operator writes, in the schema's order."""
-        found: list[int] = []
-
-        def note(ref: Ref) -> None:
-            if ref.index in self.tensors:
-                found.append(ref.index)
-
-        for name in self.operator.written:
-            map_refs(self.template.get(name), note)
-        return found
-
-    def place_of(self, tensor: torch.Tensor) -> _Place:
-        """Where the argument `tensor` stands, to find its counterpart in another call."""
-        places: list[tuple[int | str, Any]] = [*enumerate(self.args), *self.kwargs.items()]
-        for argument, value in places:
-            if value is tensor:
-                return _Place(argument)
-            if isinstance(value, (list, tuple)):
-                for member, item in enumerate(value):
-                    if item is tensor:
-                        return _Place(argument, member)
-        raise LoweringError(f"{self.operator.name}: a written tensor is not among the arguments")
-
-
-def _run_meta(operator: Operator, call: _Call) -> Any:
-    args, kwargs = call.split(call.meta)
-    if "pin_memory" in kwargs:
-        kwargs["pin_memory"] = None
-    if "device" in operator.kwarg_roles and kwargs.get("device") is None and not call.tensors:
-        kwargs["device"] = torch.device("meta")
-    if not any(a.is_out for a in operator.op._schema.arguments):
-        outs, lowering = operator.op(*args, **kwargs), operator.lowering
-        if lowering is None or lowering.corrects is None or lowering.op is not operator.op:
-            return outs
-        return lowering.corrects(call.meta, outs)
-    with warnings.catch_warnings():  # each run warns of what it resizes, not only the one that makes the plan
-        warnings.filterwarnings("ignore", message="An output with one or more elements was resized")
-        outs = operator.op(*args, **kwargs)
-    # Some meta kernels fill the outputs but return others.
-    given = {tuple(a.alias_info.before_set): a.name for a in operator.op._schema.arguments if a.is_out}
-    if isinstance(outs, tuple) and len(given) == len(outs):
-        return tuple(call.meta[given[tuple(r.alias_info.before_set)]] for r in operator.op._schema.returns)
-    return outs
-
-
 # --- building ---------------------------------------------------------------------------------------------------------
 
 
@@ -230,7 +83,7 @@ def _flatten(result: Any) -> list[torch.Tensor]:
 
 def example(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What this call returns, as meta tensors; raises what PyTorch raises for these arguments."""
-    return _run_meta(operator, _Call(operator, args, kwargs))
+    return run_meta(operator, Call(operator, args, kwargs))
 
 
 def build(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
@@ -242,10 +95,10 @@ def build(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     """
     if operator.lowering is None and operator.decomposition is None:
         raise LoweringError("no lowering")
-    call = _Call(operator, args, kwargs)
+    call = Call(operator, args, kwargs)
     metas = call.metas()
     sizes_before = {index: tuple(meta.shape) for index, meta in metas.items()}
-    outs = _run_meta(operator, call)
+    outs = run_meta(operator, call)
     writes = call.written_parameters()
     _keep_sizes(operator, call, metas, sizes_before)
     alias = _overlaps(call, writes)
@@ -284,7 +137,7 @@ def _apart(meta: torch.Tensor) -> View:
     return View(meta.dtype, tuple(meta.shape), tuple(meta.stride()))
 
 
-def _out_views(operator: Operator, call: _Call, written: list[torch.Tensor]) -> tuple[list[View], list[View]]:
+def _out_views(operator: Operator, call: Call, written: list[torch.Tensor]) -> tuple[list[View], list[View]]:
     """Of each written tensor: (dtype in which its values are computed, layout if it has to be resized).
 
     The functional form knows both: pointwise operators round to their own result's dtype before they convert it to that
@@ -311,15 +164,15 @@ def _out_views(operator: Operator, call: _Call, written: list[torch.Tensor]) -> 
 
 def _stores(
     builder: Builder,
-    call: _Call,
+    call: Call,
     writes: list[int],
     resized_views: list[View],
     sizes_before: dict[int, tuple[int, ...]],
     values: list[Ref],
-) -> tuple[list[Ref], list[tuple[_Place, Template | None]]]:
+) -> tuple[list[Ref], list[tuple[Place, Template | None]]]:
     """Add the writes to the program: one result a written tensor, and where it goes (a template: into a new storage)."""
     results: list[Ref] = []
-    stores: list[tuple[_Place, Template | None]] = []
+    stores: list[tuple[Place, Template | None]] = []
     latest: dict[int, Ref] = {}  # id of a storage -> its buffer after the writes so far
     for index, layout, value in zip(writes, resized_views, values):
         tensor = call.tensors[index]
@@ -340,7 +193,7 @@ def _stores(
 
 
 def _keep_sizes(
-    operator: Operator, call: _Call, metas: dict[int, torch.Tensor], sizes_before: dict[int, tuple[int, ...]]
+    operator: Operator, call: Call, metas: dict[int, torch.Tensor], sizes_before: dict[int, tuple[int, ...]]
 ) -> None:
     """Refuse an in-place call whose result has other sizes: some meta kernels resize what only an ``out=`` may be."""
     outs: set[int] = set()
@@ -352,7 +205,7 @@ def _keep_sizes(
             raise LoweringError("an in-place result of other sizes")
 
 
-def _overlaps(call: _Call, writes: list[int]) -> bool:
+def _overlaps(call: Call, writes: list[int]) -> bool:
     """Whether a tensor is both read and written, as the same view: some operators refuse it, their CPU kernels know.
 
     (``meta`` kernels skip the check, which looks at addresses.) Operators on lists write one member after the other, so
@@ -392,7 +245,7 @@ def _extent(tensor: torch.Tensor) -> tuple[int, int]:
 _COMPUTED_IN_OUT = {"aten::sum", "aten::nansum", "aten::prod", "aten::mean"}  # in the dtype of their ``out=``
 
 
-def _values(builder: Builder, operator: Operator, call: _Call, expected: tuple[View, ...]) -> list[Ref]:
+def _values(builder: Builder, operator: Operator, call: Call, expected: tuple[View, ...]) -> list[Ref]:
     """Add the computation to the program; one Ref for each expected tensor."""
     reads: dict[int, Ref] = {}
 
@@ -429,7 +282,7 @@ def _values(builder: Builder, operator: Operator, call: _Call, expected: tuple[V
 
 
 def _assembler(
-    call: _Call, outs: Any, fresh: list[torch.Tensor], metas: dict[int, torch.Tensor]
+    call: Call, outs: Any, fresh: list[torch.Tensor], metas: dict[int, torch.Tensor]
 ) -> Callable[[tuple[Any, ...], dict[str, Any], list[torch.Tensor]], Any]:
     """Builds the operator's return value out of its arguments, its fresh tensors and constants."""
     if isinstance(outs, (list, tuple)) and len(outs) == len(fresh) and all(o is f for o, f in zip(outs, fresh)):
@@ -455,20 +308,20 @@ def _assembler(
 
 
 def _finisher(
-    stores: list[tuple[_Place, Template | None]], templates: list[Template], assemble: Callable[..., Any]
+    stores: list[tuple[Place, Template | None]], templates: list[Template], assemble: Callable[..., Any]
 ) -> _Finish:
     """Puts a run's buffers where they belong; in-place operators on one tensor and on a whole list take a short way."""
     places = [place for place, resized in stores if resized is None]
     if len(places) == len(stores) > 0 and not templates:
         first = places[0]
-        if len(places) == 1 and first == _Place(0):
+        if len(places) == 1 and first == Place(0):
 
             def one(args: tuple[Any, ...], kwargs: dict[str, Any], buffers: list[Any]) -> Any:
                 args[0].untyped_storage().buffer = buffers[0]
                 return assemble(args, kwargs, ())
 
             return one
-        if places == [_Place(0, member) for member in range(len(places))]:
+        if places == [Place(0, member) for member in range(len(places))]:
 
             def whole_list(args: tuple[Any, ...], kwargs: dict[str, Any], buffers: list[Any]) -> Any:
                 for tensor, buffer in zip(args[0], buffers):
