@@ -159,6 +159,17 @@ def test_layouts_keep_the_values(size: tuple[int, ...]) -> None:
     torch.testing.assert_close(there.cpu(), aside)
 
 
+def test_tensors_that_share_memory_do_so_on_the_device() -> None:
+    x = torch.arange(6.0)
+    there, again, part = databases.moved((x, [x], {"part": x[2:4]}))
+    assert again[0] is there
+    part["part"].add_(10)
+    assert there.tolist() == [0, 1, 12, 13, 4, 5]
+    (alone, elsewhere) = databases.moved((x, torch.ones(2, device="meta")))
+    assert alone.untyped_storage().data_ptr() != there.untyped_storage().data_ptr()
+    assert elsewhere.device.type == "meta"
+
+
 # --- counting -----------------------------------------------------------------------------------------------------------
 
 

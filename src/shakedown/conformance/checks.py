@@ -87,7 +87,7 @@ class Bench:
     def sample(self, number: int, sample: Any, *, gradients: bool, variants: bool) -> Iterator[Row]:
         """All checks of one sample."""
         host: _Call = (sample.input, sample.args, sample.kwargs)
-        there = databases.arguments(self.entry, sample)  # before the CPU runs: some entries write into their input
+        there = databases.arguments(self.entry, host)  # before the CPU runs: some entries write into their input
         pristine: _Call = host if gradients else copy.deepcopy(host)
         process = self._process = sample.output_process_fn_grad or (lambda x: x)
         try:
@@ -224,7 +224,7 @@ class Bench:
         if form is None or not isinstance(call[0], torch.Tensor):
             return
         here = copy.deepcopy(mapped(call, torch.Tensor.detach))
-        there = databases.moved(here)
+        there = databases.arguments(self.entry, here)
         try:
             databases.seed()
             expected = form(here[0], *here[1], **here[2])
@@ -254,7 +254,7 @@ class Bench:
             wanted = self.info.op(here[0], *here[1], **here[2], out=room("cpu"))
         except Exception:
             return
-        there = databases.moved(here)
+        there = databases.arguments(self.entry, here)
         yield from self._run(
             "out",
             number,
@@ -269,7 +269,7 @@ class Bench:
     ) -> Iterator[Row]:
         try:
             here = mapped(call, lambda t: relaid(t.detach()))
-            there = databases.moved(here)
+            there = databases.arguments(self.entry, here)
             databases.seed()
             expected = self.info.op(here[0], *here[1], **here[2])
         except Exception:
@@ -302,7 +302,7 @@ class Bench:
         """One of the entry's error inputs: the device must raise an exception of the CPU's type."""
         sample = given.sample_input
         host: _Call = (sample.input, sample.args, sample.kwargs)
-        there = databases.arguments(self.entry, sample)
+        there = databases.arguments(self.entry, host)
         expected = _raised(lambda: self.info.op(host[0], *host[1], **host[2]))
         if expected is None:
             return self.row("error", number, "skipped", host, message="the CPU accepts it")

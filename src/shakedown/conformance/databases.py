@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import importlib
 import random
 from collections.abc import Sequence
@@ -109,37 +110,71 @@ def spread(count: int, limit: int | None) -> Sequence[int]:
     return sorted({i * count // limit for i in range(limit)})
 
 
-def arguments(found: Entry, sample: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """(input, args, kwargs) of a sample on the device."""
+def arguments(
+    found: Entry, call: tuple[Any, tuple[Any, ...], dict[str, Any]]
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """(input, args, kwargs) of a call of the entry, on the device."""
     fixed = {place for name, place in _STAYS_ON_THE_CPU if name == found.info.name}
-    args = tuple(a if i in fixed else moved(a) for i, a in enumerate(sample.args))
-    return moved(sample.input), args, moved(sample.kwargs)
+    given, args, kwargs = moved(call)
+    return given, tuple(h if i in fixed else a for i, (a, h) in enumerate(zip(args, call[1]))), kwargs
 
 
 def moved(value: Any) -> Any:
-    """`value` with every tensor on the device: a leaf of the same sizes, strides and requires_grad."""
-    if isinstance(value, torch.Tensor):
-        if value.layout is not torch.strided or value.is_nested:
+    """`value` with every tensor on the device: leaves of the same sizes, strides and requires_grad.
+
+    Tensors that are the same object, or share a storage, are and do so on the device too.
+    """
+    return _Move(value).of(value)
+
+
+class _Move:
+    def __init__(self, value: Any) -> None:
+        found = {id(t): t for t in tensors(value) if _is_plain(t)}
+        users = collections.Counter(t.untyped_storage()._cdata for t in found.values())
+        self._shared = {storage for storage, count in users.items() if count > 1}
+        self._storages: dict[int, torch.Tensor] = {}  # shared host storage -> its bytes on the device
+        self._tensors: dict[int, torch.Tensor] = {}
+
+    def of(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            if id(value) not in self._tensors:
+                self._tensors[id(value)] = self._tensor(value)
+            return self._tensors[id(value)]
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*(self.of(v) for v in value))
+        if isinstance(value, (list, tuple)):
+            return type(value)(self.of(v) for v in value)
+        if isinstance(value, dict):
+            return {k: self.of(v) for k, v in value.items()}
+        if isinstance(value, torch.device):
+            return torch.device("neuron") if value.type == "cpu" else value
+        if isinstance(value, str) and value == "cpu":
+            return "neuron"
+        return value
+
+    def _tensor(self, value: torch.Tensor) -> torch.Tensor:
+        if value.device.type != "cpu":
+            return value  # some error inputs are of another device on purpose
+        if not _is_plain(value):
             return value.detach().to("neuron").requires_grad_(value.requires_grad)
+        storage = value.untyped_storage()
+        count = storage.nbytes() // value.dtype.itemsize
         plain = value.detach().resolve_conj().resolve_neg()
-        count = value.untyped_storage().nbytes() // value.dtype.itemsize
-        if count != value.numel() or plain.stride() != value.stride():  # views may reach all of the storage
+        shared = storage._cdata in self._shared
+        if shared or count != value.numel() or plain.stride() != value.stride():  # views may reach all of the storage
             flat = value.detach().as_strided((count,), (1,), 0)
-            made = flat.to("neuron").as_strided(value.shape, value.stride(), value.storage_offset())
+            if shared:
+                flat = self._storages.setdefault(storage._cdata, flat.to("neuron")).view(value.dtype)
+            else:
+                flat = flat.to("neuron")
+            made = flat.as_strided(value.shape, value.stride(), value.storage_offset())
         else:
             made = value.detach().to("neuron")
         return made.requires_grad_(value.requires_grad)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(moved(v) for v in value))
-    if isinstance(value, (list, tuple)):
-        return type(value)(moved(v) for v in value)
-    if isinstance(value, dict):
-        return {k: moved(v) for k, v in value.items()}
-    if isinstance(value, torch.device):
-        return torch.device("neuron")
-    if isinstance(value, str) and value == "cpu":
-        return "neuron"
-    return value
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_nested and tensor.device.type == "cpu"
 
 
 def tensors(value: Any) -> list[torch.Tensor]:

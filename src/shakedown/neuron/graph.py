@@ -105,8 +105,8 @@ class GraphLowering:
         if not isinstance(target, torch._ops.OpOverload):
             raise LoweringError(f"{target} is no ATen operator")
         if self.profile is not None:
-            examples = map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
-            reason = self.profile.graph_reason(target, *examples, node.meta.get("val"))
+            positional, named = map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
+            reason = self.profile.graph_reason(target, positional, named, node.meta.get("val"))
             if reason is not None:
                 raise LoweringError(f"{target}: {reason}")
         lowering = registry.lowering_of(target)
