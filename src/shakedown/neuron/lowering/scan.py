@@ -38,7 +38,9 @@ def cumsum(self: Array, dim: int, dtype: torch.dtype | None = None) -> Array:
 def cumprod(self: Array, dim: int, dtype: torch.dtype | None = None) -> Array:
     def scan(x: Array, axis: int) -> Array:
         # In double precision, as ATen's CPU kernel: a product may leave float32's range and come back.
-        return lax.cumprod(x.astype(np.float64), axis).astype(x.dtype) if x.dtype == np.float32 else lax.cumprod(x, axis)
+        return (
+            lax.cumprod(x.astype(np.float64), axis).astype(x.dtype) if x.dtype == np.float32 else lax.cumprod(x, axis)
+        )
 
     return _accumulated(scan, self, dim, dtype)
 
