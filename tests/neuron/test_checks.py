@@ -6,9 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from shakedown.conformance.databases import moved
 from shakedown.neuron import events
-
-from .opinfo import moved
 
 aten = torch.ops.aten
 NAN, INF = float("nan"), float("inf")

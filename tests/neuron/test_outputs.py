@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from .opinfo import moved
+from shakedown.conformance.databases import moved
 
 aten = torch.ops.aten
 LAST = torch.linspace(0.1, 2.0, 120).view(2, 3, 4, 5).to(memory_format=torch.channels_last)
