@@ -40,6 +40,8 @@ class ModuleBench(Bench):
             databases.seed()
             built = self.info.module_cls(*given.constructor_input.args, **given.constructor_input.kwargs)
             host = built.to("cpu", self.dtype).train(training)
+            if any(isinstance(p, torch.nn.parameter.UninitializedParameter) for p in host.parameters()):
+                host(*call[1], **call[2])  # a lazy module draws its weights now, which the copy is to have too
             device = copy.deepcopy(host).to("neuron")
             there = databases.moved((call[1], call[2]))
             databases.seed()

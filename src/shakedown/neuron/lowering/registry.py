@@ -192,6 +192,9 @@ def functional_of(op: OpOverload) -> OpOverload | None:
 def _decompositions() -> dict[OpOverload, Callable[..., Any]]:
     from torch._decomp import core_aten_decompositions, decomposition_table
 
+    from . import load
+
+    load()  # the table leaves out what has a lowering
     table: dict[OpOverload, Callable[..., Any]] = {}
     for source in (decomposition_table, core_aten_decompositions()):
         for op, fn in source.items():
