@@ -31,6 +31,7 @@ def pool(rank, kernel, out):
         (2, 3, (5, 5), (2, 1, 17, 7)),
         (3, 2, (3, 4, 2), (2, 2, 7, 9, 5)),
         (3, (1, 2, 3), (3, 2, 1), (2, 5, 6, 7)),
+        (3, 2, (2, 2, 2), (0, 1, 4, 5, 4)),
     ],
 )
 def test_against_the_cpu(rank, kernel, out, size, dtype):

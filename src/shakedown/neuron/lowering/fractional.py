@@ -51,8 +51,10 @@ def _fractional_max_pool_nd(rank: int) -> Any:
             shape[1 + d], shape[1 + rank + d] = out, kernel
             index = index * n + place.reshape(shape)
         index = index.reshape(planes, math.prod(output_size), math.prod(kernel_size))
-        flat = self.reshape(planes, -1)
-        values = jnp.take_along_axis(flat, index.reshape(planes, -1), axis=1).reshape(index.shape)
+        flat = self.reshape(planes, math.prod(size))
+        values = jnp.take_along_axis(flat, index.reshape(planes, math.prod(index.shape[1:])), axis=1).reshape(
+            index.shape
+        )
         chosen = jnp.argmax(values, axis=-1, keepdims=True)
         if is_float(values.dtype):
             bad = jnp.isnan(values)
@@ -69,9 +71,10 @@ def _fractional_max_pool_nd_backward(rank: int) -> Any:
         grad_output: Array, self: Array, kernel_size: Sequence[int], output_size: Sequence[int], indices: Array
     ) -> Array:
         planes = math.prod(self.shape[:-rank])
-        grad = grad_output.reshape(planes, -1).astype(opmath(grad_output.dtype))
+        windows = math.prod(output_size)
+        grad = grad_output.reshape(planes, windows).astype(opmath(grad_output.dtype))
         zeros = jnp.zeros((planes, math.prod(self.shape[-rank:])), grad.dtype)
-        return zeros.at[jnp.arange(planes)[:, None], indices.reshape(planes, -1)].add(grad).reshape(self.shape)
+        return zeros.at[jnp.arange(planes)[:, None], indices.reshape(planes, windows)].add(grad).reshape(self.shape)
 
     return fractional_max_pool_backward
 
