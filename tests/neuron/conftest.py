@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from shakedown.neuron import events
 
 
 @pytest.fixture(autouse=True)
-def _counts_of_its_own() -> Iterator[None]:
+def _counts_of_its_own() -> None:
     events.clear()
-    yield
