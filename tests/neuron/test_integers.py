@@ -138,3 +138,12 @@ def test_rows_that_are_unique_keep_the_strides_of_the_cpu():
         there, here = fn(rows.to("neuron"), dim=1), fn(rows, dim=1)
         assert there.stride() == here.stride()
         assert there.tolist() == here.tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float32], ids=str)
+def test_a_fraction_scales_gradients_of_every_dtype(dtype):
+    grad, mask = torch.tensor([0, 1, 1, 1]).to(dtype), torch.tensor([True, True, False, True])
+    expected = torch.ops.aten.native_dropout_backward(grad, mask, 2.5)
+    actual = torch.ops.aten.native_dropout_backward(grad.to("neuron"), mask.to("neuron"), 2.5)
+    assert actual.dtype is expected.dtype
+    assert torch.equal(actual.cpu(), expected)

@@ -199,6 +199,8 @@ def native_dropout(input: Array, p: Any, train: bool | None, *, key: Array) -> t
 @lower("native_dropout_backward")
 def native_dropout_backward(grad_output: Array, mask: Array, scale: Any) -> Array:
     grad = grad_output.astype(opmath(grad_output.dtype))
+    if not jnp.issubdtype(grad.dtype, jnp.inexact):
+        grad = grad.astype(jnp.float32)  # the scale is a fraction
     return grad * jnp.where(mask, number_as(scale, grad.real.dtype), 0)
 
 
