@@ -189,6 +189,14 @@ def test_counts_by_operator_survive_the_file(tmp_path: Path) -> None:
         ("aten::exp", "eager"): {"float32": operators.Counts(native=1, bad=1), "int64": operators.Counts(native=1)},
         ("aten::foo", "eager"): {"int64": operators.Counts(fallback=1)},
     }
+    gradient = Row("op_db", "mode", "float16", "eager", "gradient", 0, "wrong-gradient", executed=["aten::zeros"])
+    composed = Row(
+        "op_db", "nn.functional.normalize", "float16", "eager", "forward", 0, "wrong", executed=["aten::div"]
+    )
+    assert [n for n, _ in operators.measured([gradient])] == ["aten::mode"], "the operator that the entry is about"
+    assert [n for n, _ in operators.measured([composed])] == ["aten::div"]
+    right = Row("op_db", "div", "float16", "eager", "forward", 0, "native", executed=["aten::div"])
+    assert operators.measured([composed, right])["aten::div", "eager"]["float16"] == operators.Counts(native=1)
     (worst, *_) = summary.gaps(rows)
     assert worst["name"] in ("exp", "aten::foo")
     results.write_parquet(tmp_path / "rows.parquet", rows)

@@ -28,7 +28,7 @@ class Counts:
     """How many checks an operator took part in, by what became of them.
 
     In `native`, `decomposed` and `fallback` it took that way and the check was right. `bad` checks were not right, and
-    this operator is a suspect: it is the entry's own, or none of those that ran is.
+    this operator is a suspect: the entry is about it; or the entry is about none, it ran, and was never right elsewhere.
     """
 
     native: int = 0
@@ -51,26 +51,49 @@ Measured: TypeAlias = dict[tuple[str, str], dict[str, Counts]]
 def measured(rows: Iterable[Row]) -> Measured:
     """Counts for each operator, mode and dtype, in order of names. Error inputs count nowhere."""
     counts: dict[tuple[str, str], dict[str, collections.Counter[str]]] = {}
+
+    def count(row: Row, name: str, way: str) -> None:
+        by_dtype = counts.setdefault((name, row.mode), {})
+        by_dtype.setdefault(row.dtype, collections.Counter())[way] += 1
+
+    bad = []
     for row in rows:
         if row.status == "skipped" or row.check == "error":
             continue
-        names = {n for n in (*row.executed, *row.fallbacks) if n.startswith("aten::")}
         if row.status in BAD:
-            own = {
-                n for n in names if base_of(n).strip("_") in row.op.replace(".", "_").split("_") or base_of(n) in row.op
-            }
-            names = own or names
-        for name in names:
-            way = "native"
-            if row.status in BAD:
-                way = "bad"
-            elif name in row.fallbacks:
-                way = "fallback"
-            elif name in row.decomposed:
-                way = "decomposed"
-            by_dtype = counts.setdefault((name, row.mode), {})
-            by_dtype.setdefault(row.dtype, collections.Counter())[way] += 1
+            bad.append(row)
+            continue
+        for name in _names(row):
+            count(row, name, "fallback" if name in row.fallbacks else _way_of_run(row, name))
+    for row in bad:
+        own = _own(row)
+        # An entry composed of several: those that are right everywhere else are not suspects.
+        others = {n for n in _names(row) if row.dtype not in counts.get((n, row.mode), {})}
+        for name in own or others:
+            count(row, name, "bad")
     return {key: {d: Counts(**counts[key][d]) for d in DTYPE_NAMES if d in counts[key]} for key in sorted(counts)}
+
+
+def _names(row: Row) -> set[str]:
+    return {n for n in (*row.executed, *row.fallbacks) if n.startswith("aten::")}
+
+
+def _way_of_run(row: Row, name: str) -> str:
+    return "decomposed" if name in row.decomposed else "native"
+
+
+def _own(row: Row) -> set[str]:
+    """The operator that the row's entry is about, in the overload that ran if it did; nothing for a composed entry."""
+    words = row.op.partition("#")[0].split(".")
+    ran = {n for n in _names(row) if base_of(n).strip("_") in words}
+    if ran:
+        return ran
+    for word in reversed(words):
+        packet = getattr(torch.ops.aten, word, None)
+        if packet is not None and packet.overloads():
+            which = packet.overloads()[0]
+            return {f"aten::{word}" if which == "default" else f"aten::{word}.{which}"}
+    return set()
 
 
 def base_of(name: str) -> str:
