@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from shakedown.conformance import checks, databases
 from shakedown.conformance.compare import compare
 from shakedown.neuron import events, rng
 
@@ -134,3 +135,12 @@ def test_attention_draws_only_for_dropout():
     # Output and gradient see the same mask: the gradient by the values is the kept weights, whose row sums out shows.
     ones = torch.autograd.grad(out.sum(), leaves[2])[0]
     torch.testing.assert_close((ones * leaves[2]).sum().cpu(), out.sum().cpu(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+def test_gradients_of_sums_of_exponentials_that_are_far_apart(dtype):
+    entry = databases.entry("op_db", "logcumsumexp")
+    sample = databases.samples(entry, dtype, gradients=True)[0]
+    assert sample.input.abs().max() > 1e3
+    rows = list(checks.Bench(entry, dtype, "eager").sample(0, sample, gradients=True, variants=False))
+    assert [(r.check, r.status) for r in rows] == [("forward", "native"), ("gradient", "native")]

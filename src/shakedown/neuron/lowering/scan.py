@@ -84,5 +84,6 @@ def _log_add(a: Array, b: Array) -> Array:
 def logcumsumexp(self: Array, dim: int) -> Any:
     if self.ndim == 0 or self.size == 0:
         return self
-    x = self.astype(opmath(self.dtype))
+    # In double precision: gradients take exp of differences of these sums, which may be thousands of units apart.
+    x = self.astype(jnp.complex128 if is_complex(self.dtype) else jnp.float64)
     return lax.associative_scan(_log_add, x, axis=dim % x.ndim)
