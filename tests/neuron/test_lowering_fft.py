@@ -125,3 +125,15 @@ def test_compiled():
     expected = filtered._torchdynamo_orig_callable(x)
     torch.testing.assert_close(filtered(x.to("neuron")).cpu(), expected, rtol=1e-9, atol=1e-9)
     assert not torch.neuron.get_fallback_ops()
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8])
+def test_sample_frequencies(n):
+    for make in (torch.fft.fftfreq, torch.fft.rfftfreq):
+        actual = make(n, 0.25, device="neuron")
+        assert torch.equal(actual.cpu(), make(n, 0.25))
+    assert (
+        torch.fft.fftfreq(n, 2.0, device="neuron", dtype=torch.float64)
+        .cpu()
+        .equal(torch.fft.fftfreq(n, 2.0, dtype=torch.float64))
+    )

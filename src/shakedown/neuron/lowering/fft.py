@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ..dtypes import to_numpy
 from ..errors import LoweringError
+from ..views import View
 from .common import Array
 from .registry import lower
 
@@ -88,3 +91,11 @@ def _fft_c2r(self: Array, dim: Sequence[int], normalization: int, last_dim_size:
     x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)])
     x = _back(lax.fft(x, lax.FftType.IRFFT, (last_dim_size,)), [last])
     return _scaled(x, normalization, math.prod(size[d] for d in dim), divided=True)
+
+
+@lower("fft_fftfreq", static=("d",), takes_outputs=True)
+def fft_fftfreq(n: int, d: float = 1.0, *, outputs: tuple[View, ...], **_: Any) -> Array:
+    """0, 1, ..., then the negative half, over ``n * d``. PyTorch's composite writes that half through a view of its own."""
+    dtype = to_numpy(outputs[0].dtype)
+    place = jnp.arange(n)
+    return jnp.where(place < (n + 1) // 2, place, place - n).astype(dtype) * np.asarray(1.0 / (n * d), dtype)
