@@ -138,6 +138,7 @@ def conformance(
 ) -> None:
     """Run PyTorch's operator and module databases on the device and compare with CPU PyTorch."""
     from shakedown.conformance import databases, summary, sweep
+    from shakedown.readiness.evidence import write_atomic
 
     suites = many(suite) or ("op_db", "module_db")
     unknown = [s for s in suites if s not in ("op_db", "module_db")]
@@ -181,7 +182,7 @@ def conformance(
     except KeyboardInterrupt:
         raise fail(f"interrupted; the same command goes on from {out}", INTERRUPTED, as_json) from None
     found = summary.summarise(rows) | {"gaps": summary.gaps(rows)}
-    (out / "summary.json").write_text(json.dumps(found, indent=1) + "\n")
+    write_atomic(out / "summary.json", (json.dumps(found, indent=1) + "\n").encode())
     if as_json:
         print(json.dumps(found, indent=1))
     else:
@@ -198,6 +199,8 @@ def _share(found: dict[str, int | float | None]) -> str:
 
 def _show(found: dict, rows: list[Row], console: Console, out: Path) -> None:
     """The summary in words; a small sweep also lists every check that is not right."""
+    from shakedown.conformance import summary
+
     table = Table("", "correct", "on the device", "gradients correct", box=None, pad_edge=False)
     for dtype, shares in {**found["by_dtype"], "all": found}.items():
         table.add_row(dtype, *(_share(shares[k]) for k in ("correct", "on_device", "gradients")))
@@ -211,7 +214,7 @@ def _show(found: dict, rows: list[Row], console: Console, out: Path) -> None:
         )
     if len(rows) <= 2000:
         for row in rows:
-            if row.status in ("wrong", "wrong-gradient", "error-differs", "crashed", "timeout"):
+            if row.status in summary.BAD:
                 line = f"{row.status} {row.op} {row.dtype} {row.check} #{row.sample} {row.shapes} {row.message}"
                 console.print(escape(line), highlight=False, soft_wrap=True)
     console.print(f"rehearsal on the host's processor; every check is in {escape(str(out / 'results.parquet'))}")

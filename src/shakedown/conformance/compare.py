@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from .databases import tensors
+from .databases import mapped, tensors
 
 # (relative, absolute), by the dtype of the result. Sums and products of many terms differ by their order, so each is
 # about a hundred units in the last place for float32 and float64, and about four for the 16-bit types.
@@ -49,7 +48,7 @@ TIES = {"sort", "argsort", "topk", "kthvalue", "mode", "median", "nanmedian", "c
 
 
 # Factorisations that are unique up to signs or phases: compared through the entry's own function for what is unique.
-UP_TO_SIGNS = {"linalg.eigh", "linalg.eig", "linalg.svd", "svd", "linalg.qr", "qr", "symeig"}
+UP_TO_SIGNS = {"linalg.eigh", "linalg.eig", "linalg.svd", "svd", "linalg.qr", "qr"}
 
 
 @dataclass(frozen=True)
@@ -178,7 +177,6 @@ def _as_close_as_the_cpu(
 
 def widened(value: Any) -> Any:
     """`value` with floating tensors and dtypes as float64 and complex ones as complex128, gradients required as before."""
-    from .databases import mapped
 
     def wide(t: torch.Tensor) -> torch.Tensor:
         target = torch.complex128 if t.dtype.is_complex else torch.float64 if t.dtype.is_floating_point else t.dtype
@@ -196,8 +194,3 @@ def _wide_dtype(value: Any) -> Any:
     if isinstance(value, torch.dtype):
         return torch.complex128 if value.is_complex else torch.float64 if value.is_floating_point else value
     return value
-
-
-def largest(*values: float) -> float:
-    """The largest of `values`, NaN aside."""
-    return max((v for v in values if not math.isnan(v)), default=0.0)

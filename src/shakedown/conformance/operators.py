@@ -5,13 +5,14 @@ from __future__ import annotations
 import collections
 import csv
 import io
-import os
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 import torch
+
+from shakedown.readiness.evidence import write_atomic
 
 from .databases import DTYPE_NAMES
 from .results import BAD, Row
@@ -108,9 +109,7 @@ def write(path: Path, found: Measured) -> None:
     writer.writerow(["operator", "mode", *DTYPE_NAMES])
     for (name, mode), by_dtype in found.items():
         writer.writerow([name, mode, *(str(by_dtype.get(d, "")) for d in DTYPE_NAMES)])
-    temporary = path.with_suffix(".partial")
-    temporary.write_text(text.getvalue())
-    os.replace(temporary, path)
+    write_atomic(path, text.getvalue().encode())
 
 
 def read(path: Path) -> Measured:

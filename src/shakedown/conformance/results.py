@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+
+from shakedown.readiness.evidence import write_atomic
 
 Check = Literal["forward", "gradient", "inplace", "out", "noncontiguous", "view", "error"]
 Status = Literal[
@@ -22,6 +23,7 @@ Status = Literal[
     "timeout",
     "skipped",  # nothing was measured; `message` says why
 ]
+STATUSES: tuple[Status, ...] = get_args(Status)
 RIGHT: tuple[Status, ...] = ("native", "decomposed", "fallback", "same-error")
 BAD: tuple[Status, ...] = ("wrong", "wrong-gradient", "error-differs", "crashed", "timeout")
 
@@ -54,9 +56,7 @@ class Row:
 
 def write_lines(path: Path, rows: Iterable[Row]) -> None:
     """Write rows as JSON lines, atomically."""
-    temporary = path.with_suffix(".partial")
-    temporary.write_text("".join(json.dumps(asdict(r)) + "\n" for r in rows))
-    os.replace(temporary, path)
+    write_atomic(path, "".join(json.dumps(asdict(r)) + "\n" for r in rows).encode())
 
 
 def read_lines(path: Path) -> list[Row]:
@@ -71,9 +71,9 @@ def write_parquet(path: Path, rows: list[Row]) -> None:
     types: dict[str, Any] = {"str": pa.string(), "int": pa.int32(), "float": pa.float64(), "bool": pa.bool_()}
     schema = pa.schema([(f.name, types.get(str(f.type), pa.list_(pa.string()))) for f in fields(Row)])
     columns = {f.name: [getattr(r, f.name) for r in rows] for f in fields(Row)}
-    temporary = path.with_suffix(".partial")
-    pq.write_table(pa.table(columns, schema=schema), temporary, compression="zstd")
-    os.replace(temporary, path)
+    data = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns, schema=schema), data, compression="zstd")
+    write_atomic(path, data.getvalue().to_pybytes())
 
 
 def read_parquet(path: Path) -> list[Row]:

@@ -7,11 +7,9 @@ the units it finds there. The parts become ``results.parquet`` and ``summary.jso
 from __future__ import annotations
 
 import json
-import os
 import queue
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -22,9 +20,10 @@ from typing import Any
 import torch
 
 import shakedown
+from shakedown.readiness.evidence import write_atomic
 
 from . import databases
-from .results import Row, Status, read_lines, write_lines, write_parquet
+from .results import BAD, Row, Status, read_lines, write_lines, write_parquet
 from .worker import Unit
 
 WORKER_COMMAND = [sys.executable, "-m", "shakedown.conformance.worker"]
@@ -241,7 +240,7 @@ class Sweep:
                 write_lines(self._part(unit), rows)
                 with self._lock:
                     self._done += 1
-                    bad = sum(r.status in ("wrong", "wrong-gradient", "error-differs", "crashed") for r in rows)
+                    bad = sum(r.status in BAD for r in rows)
                     note = f"{unit.op} {unit.dtype}" + (f": {bad} of {len(rows)} checks not right" if bad else "")
                     self.show(note, self._done, self._count)
         except Exception as error:  # a thread must not end silently with units undone
@@ -262,9 +261,7 @@ def _claim(path: Path, request: Request) -> None:
                 f"{path.parent} holds a sweep of another request (see {path.name}): choose another --out"
             )
         return
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-        file.write(json.dumps(asked, indent=1))
-    os.replace(file.name, path)
+    write_atomic(path, json.dumps(asked, indent=1).encode())
 
 
 def _note_time(path: Path, seconds: float, request: Request) -> None:
@@ -282,4 +279,4 @@ def _note_time(path: Path, seconds: float, request: Request) -> None:
         "jobs": request.jobs,
         "seconds_of_this_run": round(seconds, 1),
     }
-    path.write_text(json.dumps(made, indent=1) + "\n")
+    write_atomic(path, (json.dumps(made, indent=1) + "\n").encode())

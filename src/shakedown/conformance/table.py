@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from shakedown.readiness.evidence import write_atomic
+
 from .databases import DTYPE_NAMES
 from .operators import Counts, Measured, Support, base_of, measured, read, support, write
-from .results import read_parquet
+from .results import STATUSES, read_parquet
 from .summary import gaps, summarise
 
 DATA = Path(__file__).parent / "data"  # the published sweep, shipped with the package
@@ -94,7 +96,6 @@ def publish(directories: list[Path]) -> None:
         FileNotFoundError: a directory holds no finished sweep.
     """
     rows = [row for directory in directories for row in read_parquet(directory / "results.parquet")]
-    DATA.mkdir(exist_ok=True)
     write(OPERATORS, measured(rows))
     told: dict[str, Any] = {"sweeps": []}
     for directory in directories:
@@ -105,7 +106,7 @@ def publish(directories: list[Path]) -> None:
         mine = [r for r in rows if r.mode == mode]
         if mine:
             told[mode] = summarise(mine) | {"gaps": gaps(mine, 10)}
-    SUMMARY.write_text(json.dumps(told, indent=1) + "\n")
+    write_atomic(SUMMARY, (json.dumps(told, indent=1) + "\n").encode())
 
 
 def _command(request: dict[str, Any]) -> str:
@@ -200,10 +201,6 @@ def _shares(told: dict[str, Any]) -> str:
 
 
 _COLUMNS = ("correct", "on_device", "gradients")
-STATUSES = (
-    *("native", "decomposed", "fallback", "same-error", "wrong", "wrong-gradient", "error-differs", "crashed"),
-    *("timeout", "skipped"),
-)
 
 
 def _gaps(mode: str, found: dict[str, Any]) -> str:
