@@ -227,7 +227,7 @@ def cauchy(self: Array, median: Any = 0.0, sigma: Any = 1.0, *, key: Array) -> A
     return number_as(median, u.dtype) + number_as(sigma, u.dtype) * jnp.tan(math.pi * (u - 0.5))
 
 
-@lower("multinomial", random=True)
+@lower("multinomial", random=True, refuses={"num_samples": lambda n: n <= 0})
 def multinomial(self: Array, num_samples: int, replacement: bool = False, *, key: Array) -> Array:
     """Draws by inversion with replacement, as the largest ``p / e`` without, ``e`` exponential.
 
