@@ -12,6 +12,7 @@ import torch
 from .errors import LoweringError
 from .operators import Operator, Role
 from .program import Ref, map_refs
+from .views import View
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,20 @@ class Place:
     def of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
         value = kwargs[self.argument] if isinstance(self.argument, str) else args[self.argument]
         return value if self.member is None else value[self.member]
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A call's arguments without its values: what is needed, beside the values, to make the call again.
+
+    ``template`` has a Ref, the number of a parameter, for each tensor and each number that is an input; ``views`` say how
+    tensors lie on their buffers, ``storages`` the first parameter on the same storage, ``positional`` what was given so.
+    """
+
+    template: dict[str, Any]
+    positional: tuple[str, ...]
+    views: dict[int, View]
+    storages: dict[int, int]
 
 
 class Call:
@@ -95,6 +110,12 @@ class Call:
         """`values` by name as (args, kwargs), as they were given."""
         args = [values[n] for n in self.positional if n in values]
         return args, {n: v for n, v in values.items() if n not in self.positional}
+
+    def given(self) -> Given:
+        """What remains of the call when its tensors are let go."""
+        first: dict[int, int] = {}
+        storages = {i: first.setdefault(id(t.untyped_storage()), i) for i, t in self.tensors.items()}
+        return Given(self.template, self.positional, {i: View.of(t) for i, t in self.tensors.items()}, storages)
 
     def metas(self) -> dict[int, torch.Tensor]:
         """Parameter number of each device tensor -> its meta twin."""

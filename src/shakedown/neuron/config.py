@@ -43,21 +43,27 @@ def _choice(*allowed: str) -> Callable[[str], str]:
 
 @dataclass(frozen=True)
 class Setting(Generic[T]):
-    """One environment variable. ``setting()`` gives its value now; nothing is cached."""
+    """One environment variable. ``setting()`` gives its value now; nothing is cached.
+
+    ``alias`` is TorchNeuron's variable of the same meaning, which counts where ours is not set.
+    """
 
     name: str
     default: T
     parse: Callable[[str], T]
     help: str
+    alias: str | None = None
 
     def __call__(self) -> T:
-        text = os.environ.get(self.name)
-        if text is None:
-            return self.default
-        try:
-            return self.parse(text)
-        except ValueError as allowed:
-            raise ConfigError(f"{self.name}={text!r} cannot be used: it must be {allowed}") from None
+        for name in (self.name, self.alias):
+            text = None if name is None else os.environ.get(name)
+            if text is None:
+                continue
+            try:
+                return self.parse(text)
+            except ValueError as allowed:
+                raise ConfigError(f"{name}={text!r} cannot be used: it must be {allowed}") from None
+        return self.default
 
 
 DEVICE = Setting(
@@ -88,3 +94,52 @@ STRICT_FALLBACK = Setting(
     _flag,
     "an operator that has a lowering must not retreat to the CPU after an error; it raises instead",
 )
+ADAPTIVE = Setting(
+    "SHAKEDOWN_ADAPTIVE",
+    False,
+    _flag,
+    "adaptive eager: record operators and run them in fused programs; read when Python starts",
+    alias="TORCH_NEURONX_ENABLE_CONCATENATION",
+)
+ADAPTIVE_LENGTH = Setting(
+    "SHAKEDOWN_ADAPTIVE_LENGTH",
+    1024,
+    _count,
+    "operators that adaptive eager records at most before it runs them",
+    alias="TORCH_NEURONX_CONCATENATION_BUFFER_SIZE_LIMIT",
+)
+ADAPTIVE_MEMORY = Setting(
+    "SHAKEDOWN_ADAPTIVE_MEMORY",
+    256,
+    _count,
+    "MiB of results that adaptive eager records at most before it runs them",
+)
+ADAPTIVE_TIMEOUT = Setting(
+    "SHAKEDOWN_ADAPTIVE_TIMEOUT",
+    20,
+    _count,
+    "milliseconds without a new operator after which adaptive eager runs what it has recorded",
+)
+ADAPTIVE_STACKS = Setting(
+    "SHAKEDOWN_ADAPTIVE_STACKS",
+    False,
+    _flag,
+    "adaptive eager keeps the Python line of every recorded operator, for errors and torch.neuron.adaptive.groups()",
+    alias="TORCH_NEURONX_ENABLE_STACK_TRACE",
+)
+ADAPTIVE_SKIP = Setting(
+    "SHAKEDOWN_ADAPTIVE_SKIP_INTERMEDIATES",
+    True,
+    _flag,
+    "fused programs do not return results that nothing refers to any more",
+    alias="TORCH_NEURONX_APPLY_SKIP_INTERMEDIATE",
+)
+
+
+def environment_of_compiler() -> dict[str, str]:
+    """What the process that compiles for this one starts with: the same, but it records nothing and keeps nothing on disk.
+
+    (Executables from the persistent cache cannot be serialised again, and serialised ones are all that it makes.)
+    """
+    off = {name: "0" for name in (ADAPTIVE.name, ADAPTIVE.alias, CACHE.name) if name is not None}
+    return {**os.environ, **off, DEVICE.name: "rehearsal"}

@@ -18,6 +18,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 from . import events
 from .autoload import DEVICE_NAME
+from .modes import adaptive
 
 _libraries: list[torch.library.Library] = []  # a registration lives as long as its Library object
 _start_lock = threading.RLock()
@@ -29,10 +30,10 @@ def _start() -> ModuleType:
     """Load the runtime and the lowerings once, and register them; returns the dispatch module."""
     global _started, _started_pid
     with _start_lock:
-        from . import dispatch
+        from . import dispatch, install
 
         if not _started:
-            dispatch.install()
+            install.install()
             _started, _started_pid = True, os.getpid()
     return dispatch
 
@@ -67,6 +68,7 @@ def register() -> None:
 
     from . import torch_gaps
 
+    adaptive.note_start()
     module = sys.modules[__name__]
     _setup_privateuseone_for_python_backend(DEVICE_NAME, backend_module=module)
     everything = torch.library.Library("_", "IMPL")
@@ -160,6 +162,7 @@ def synchronize(device: Any = None) -> None:
     if is_initialized():
         from . import runtime
 
+        adaptive.flush("synchronize")
         runtime.synchronize("synchronize")
 
 

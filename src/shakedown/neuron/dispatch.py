@@ -7,10 +7,9 @@ dictionary look-up, one call of a compiled program, one C call per output.
 from __future__ import annotations
 
 import functools
-import os
 import time
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch.nn import Parameter
@@ -19,19 +18,27 @@ from torch.utils._python_dispatch import _disable_current_modes
 from . import config, events, fallback, lazy, profiles, rng, runtime, transfer
 from .buffer import DEVICE
 from .errors import LoweringError
-from .lowering import load as load_lowerings
 from .lowering import registry
+from .modes.adaptive.cuts import mark_of
 from .operators import Operator, Role, qualified_name
+from .pending import settled
 from .plan import FallbackPlan, Plan, build
+
+if TYPE_CHECKING:
+    from .modes.adaptive.recorder import Recorder
 
 OpOverload: TypeAlias = torch._ops.OpOverload
 Tensor: TypeAlias = torch.Tensor
 _TENSOR_TYPES = {Tensor, Parameter}  # exact types; a subclass joins on first sight
 _default_dtype = torch.get_default_dtype
+# As functions, for ``map``: lists of tensors are the optimizers' daily bread.
+_storage_of, _stride_of, _offset_of = Tensor.untyped_storage, Tensor.stride, Tensor.storage_offset
+_dtype_of, _shape_of = Tensor.dtype.__get__, Tensor.shape.__get__
 
 _operators: dict[OpOverload, Operator] = {}
 _kernels: dict[OpOverload, Callable[..., Any]] = {}
 _plan_count = 0
+_recorder: Recorder | None = None  # of adaptive eager; decided once, before the first kernel is made
 
 
 class _HostTensor(Exception):
@@ -77,11 +84,13 @@ def _key_of(
             inputs.append(runtime.number(value))
     elif role is Role.TENSORS:
         key.append(len(value))
+        if _TENSOR_TYPES.issuperset(map(type, value)):
+            inputs += [s.buffer for s in map(_storage_of, value)]
+            for part in (_dtype_of, _shape_of, _stride_of, _offset_of):
+                key += map(part, value)
+            return
         for v in value:
-            if type(v) in _TENSOR_TYPES:
-                inputs.append(v.untyped_storage().buffer)
-                key += (v.dtype, v.shape, v.stride(), v.storage_offset())
-            elif v is None:
+            if v is None:
                 key.append(None)
             else:
                 _input_of(v, key, inputs)
@@ -107,7 +116,7 @@ def _storage_pattern(operator: Operator, args: tuple[Any, ...], kwargs: dict[str
         if isinstance(value, torch.Tensor):
             storages.append(id(value.untyped_storage()))
         elif isinstance(value, list):
-            storages.extend(id(v.untyped_storage()) for v in value if isinstance(v, torch.Tensor))
+            storages += map(id, map(_storage_of, [v for v in value if isinstance(v, torch.Tensor)]))
     if len(set(storages)) == len(storages):
         return True
     first: dict[int, int] = {}
@@ -120,6 +129,8 @@ def kernel_of(operator: Operator) -> Callable[..., Any]:
     random, draws, writes = operator.random, operator.draws, bool(operator.written)
     tally, name = operator.tally, operator.name
     tensor_role, types = Role.TENSOR, _TENSOR_TYPES
+    recorder = _recorder
+    join, ordered = None if recorder is None else recorder.join, torch._C._get_deterministic_algorithms
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         key: list[Any] = [_default_dtype()]
@@ -158,6 +169,10 @@ def kernel_of(operator: Operator) -> Callable[..., Any]:
             plan = plans[found]
         except KeyError:
             return _first_call(operator, found, args, kwargs, inputs)
+        if join is not None:
+            if type(plan) is Plan and not ordered():
+                return join(plan, inputs, args, kwargs)
+            inputs = _let_alone(plan, inputs)
         if type(plan) is FallbackPlan:
             return fallback.run(operator, args, kwargs, plan.reason)
         start_ns = time.perf_counter_ns() if events.listening else 0
@@ -171,6 +186,14 @@ def kernel_of(operator: Operator) -> Callable[..., Any]:
         return plan.finish(args, kwargs, buffers if type(buffers) is list else [buffers])
 
     return kernel
+
+
+def _let_alone(plan: Plan | FallbackPlan | None, inputs: list[Any]) -> list[Any]:
+    """Before a call that adaptive eager does not record: run what it has recorded. Returns the values of `inputs`."""
+    assert _recorder is not None
+    reason = "new operator" if plan is None else "fallback" if type(plan) is FallbackPlan else "deterministic"
+    _recorder.flush(reason)
+    return [settled(b, reason) for b in inputs]
 
 
 def _random_key(kwargs: dict[str, Any]) -> Any:
@@ -193,6 +216,8 @@ def _first_call(
 ) -> Any:
     """Build the plan of a new key and run it; or decide on the CPU, remember that, and run there."""
     runtime.check_process()
+    if _recorder is not None:
+        inputs = _let_alone(None, inputs)
     profile = profiles.active
     with _disable_current_modes(), torch.no_grad():
         reason = None if profile is None else profile.eager_reason(operator, args, kwargs)
@@ -202,7 +227,7 @@ def _first_call(
             plan = build(operator, args, kwargs)
             start_ns = time.perf_counter_ns()
             buffers = plan.run(*inputs)
-            plan.guard(operator)
+            plan.guard()
         except LoweringError as error:
             reason = error.reason
         except Exception as error:
@@ -234,6 +259,8 @@ def _first_line(error: Exception) -> str:
 
 def _remember(operator: Operator, key: tuple[Any, ...], plan: Plan | FallbackPlan) -> None:
     global _plan_count
+    if _recorder is not None and type(plan) is Plan:
+        plan.mark = mark_of(operator.name, key)
     operator.plans[key] = plan
     _plan_count += 1
     if _plan_count > config.MAX_PLANS():
@@ -253,6 +280,8 @@ def set_plans_aside(old: Any, new: Any) -> None:
     So the active profile belongs to every key, and the hot path does not have to ask for it.
     """
     global _plan_count
+    if _recorder is not None:
+        _recorder.flush("profile")
     _aside[old] = {operator: dict(operator.plans) for operator in _operators.values() if operator.plans}
     back = _aside.pop(new, {})
     for operator in _operators.values():
@@ -317,6 +346,10 @@ def _careful(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     plan = operator.plans.get(found)
     if plan is None:
         return _first_call(operator, found, args, kwargs, inputs)
+    if _recorder is not None:
+        if isinstance(plan, Plan) and not torch._C._get_deterministic_algorithms():
+            return _recorder.join(plan, inputs, args, kwargs)
+        inputs = _let_alone(plan, inputs)
     if isinstance(plan, FallbackPlan):
         return fallback.run(operator, args, kwargs, plan.reason)
     start_ns = time.perf_counter_ns()
@@ -409,66 +442,32 @@ def _composite_kernel(op: OpOverload, composite: Callable[..., Any]) -> Callable
     return kernel
 
 
-# --- registration -------------------------------------------------------------------------------------------------------
-
-_library: torch.library.Library | None = None
+# --- beginning and end --------------------------------------------------------------------------------------------------
 
 
-def install() -> None:
-    """Start the runtime, load the lowerings, and give each lowered operator and its variants a kernel of their own."""
-    global _library
-    from . import manual
-
-    runtime.start()
-    os.register_at_fork(after_in_child=_after_fork_in_child)
-    load_lowerings()
-    profile = profiles.load(config.PROFILE())  # before anything is registered, so that a wrong one can be corrected
-    _library = torch.library.Library("aten", "IMPL")
-    taken = manual.register(_library, _kernels)
-    lowered = [op for op in registry.lowered() if (found := registry.lowering_of(op)) and not found.graph_only]
-    for op in (*lowered, *registry.composites()):
-        if op not in taken:
-            _register(op)
-            taken.add(op)
-    for op in _variants(set(lowered)):
-        if op not in taken:
-            _register(op)
-            taken.add(op)
-    profiles.activate(profile)
+def record_with(recorder: Recorder) -> None:
+    """Have calls recorded by adaptive eager: before the first kernel is made, for good."""
+    global _recorder
+    assert not _kernels
+    _recorder = recorder
 
 
-def _after_fork_in_child() -> None:
-    """Without plans, every call in the child reaches a place that refuses (see :func:`.runtime.check_process`)."""
+def forget_in_child() -> None:
+    """After a fork: without plans, every call reaches a place that refuses (see :func:`.runtime.check_process`)."""
     runtime.mark_forked()
+    if _recorder is not None:
+        _recorder.forget_all()
     _aside.clear()
     for operator in _operators.values():
         operator.plans.clear()
 
 
-def _register(op: OpOverload) -> None:
+def make_kernel(op: OpOverload) -> Callable[..., Any]:
+    """The kernel of `op`, made anew and kept for :func:`call`."""
     kernel = _kernels[op] = _kernel_for(op)
-    assert _library is not None
-    _library.impl(op, kernel, "PrivateUse1")
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
-    if (
-        registry.composite_of(op) is not None
-        and has(op.name(), "CompositeImplicitAutograd")
-        and not has(op.name(), "Autograd")
-    ):
-        # Without a derivative formula of its own: it runs above autograd, which differentiates what it calls.
-        _library.impl(op, kernel, "AutogradPrivateUse1")
+    return kernel
 
 
-def _variants(lowered: set[OpOverload]) -> list[OpOverload]:
-    """In-place and ``out=`` overloads whose functional form is in `lowered`."""
-    found: list[OpOverload] = []
-    for base in sorted({op._schema.name.split("::")[1] for op in lowered}):
-        for name in (base, f"{base}_"):
-            packet = getattr(torch.ops.aten, name, None)
-            if packet is None:
-                continue
-            for overload in packet.overloads():
-                op = getattr(packet, overload)
-                if op not in lowered and registry.functional_of(op) in lowered:
-                    found.append(op)
-    return found
+def put_kernel(op: OpOverload, kernel: Callable[..., Any]) -> None:
+    """Keep a kernel that was written by hand for :func:`call`."""
+    _kernels[op] = kernel

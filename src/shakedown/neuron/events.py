@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Kind = Literal["execute", "fallback", "compile", "transfer", "synchronize"]
+Kind = Literal["execute", "fallback", "compile", "transfer", "synchronize", "flush"]
 NO_PHASE = ""
 DECOMPOSED = "decomposed"  # detail of an operator that runs through PyTorch's decomposition, as one program
 

@@ -11,6 +11,7 @@ from . import events, runtime
 from .buffer import is_device_tensor
 from .dtypes import to_torch
 from .operators import Operator
+from .pending import value_of
 from .transfer import adopt, to_device, view_on
 
 _CPU = torch.device("cpu")
@@ -36,7 +37,7 @@ class _Host:
                 return host
         storage = tensor.untyped_storage()
         if id(storage) not in self.storages:
-            raw = runtime.download(storage.buffer, torch.uint8)
+            raw = runtime.download(value_of(storage, "fallback"), torch.uint8)
             self.nbytes += raw.numel()
             self.storages[id(storage)] = (storage, raw)
         raw = self.storages[id(storage)][1]
@@ -167,7 +168,7 @@ def _write_back(
         if id(storage) in done:
             return
         done.add(id(storage))
-        dtype = to_torch(storage.buffer.dtype)
+        dtype = to_torch(value_of(storage, "fallback").dtype)
         storage.buffer = runtime.upload(raw.view(dtype))
         moved += raw.numel()
 

@@ -18,6 +18,7 @@ from torch.fx.node import map_arg
 from .buffer import is_device_tensor, storage_nbytes
 from .errors import LoweringError
 from .lowering import registry
+from .pending import value_of
 from .program import Builder, Ref
 from .transfer import to_device
 from .views import View, read
@@ -85,7 +86,7 @@ class GraphLowering:
         if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
             raise LoweringError(f"graph constant {node.target} of type {type(value).__name__}")
         held = value if is_device_tensor(value) else to_device(value)
-        view, array = View.of(held), read(held.untyped_storage().buffer, View.of(held))
+        view, array = View.of(held), read(value_of(held.untyped_storage(), "compiled graph"), View.of(held))
         whole = self.builder.call(f"constant {node.target}", lambda: array, (), {}, (view,))
         return self.builder.get(whole, 0)
 

@@ -13,8 +13,10 @@ import torch
 
 from . import events, lazy
 from .buffer import DEVICE, contiguous_stride, is_device_tensor, storage_nbytes
+from .dispatch import program_kernel, put_kernel
 from .dtypes import to_torch
 from .lowering import registry
+from .pending import Pending
 from .transfer import adopt, empty, set_storage, to_device, to_host
 
 OpOverload: TypeAlias = torch._ops.OpOverload
@@ -34,8 +36,8 @@ def _kernel(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return put
 
 
-def register(library: torch.library.Library, kernels: dict[OpOverload, Callable[..., Any]]) -> set[OpOverload]:
-    """Register these kernels; returns their overloads. `kernels` is the dispatcher's table, which gets them too."""
+def register(library: torch.library.Library) -> set[OpOverload]:
+    """Register these kernels; returns their overloads."""
     taken: set[OpOverload] = set()
     for name in _METADATA_ONLY:
         op = registry.overload(name)
@@ -46,7 +48,7 @@ def register(library: torch.library.Library, kernels: dict[OpOverload, Callable[
     for name, fn in _kernels.items():
         op = registry.overload(name)
         library.impl(op, fn, "PrivateUse1")
-        kernels[op] = fn
+        put_kernel(op, fn)
         taken.add(op)
     return taken
 
@@ -93,8 +95,6 @@ def _empty_strided(
 
 
 def _run(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
-    from .dispatch import program_kernel  # which registers this module's kernels
-
     return program_kernel(op)(*args, **kwargs)
 
 
@@ -126,7 +126,10 @@ def _fills_storage(tensor: torch.Tensor) -> bool:
     storage = tensor.untyped_storage()
     needed = storage_nbytes(tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()))
     return (
-        tensor.storage_offset() == 0 and needed == storage.nbytes() and to_torch(storage.buffer.dtype) is tensor.dtype
+        tensor.storage_offset() == 0
+        and needed == storage.nbytes()
+        # A value that is still to come is not waited for: any buffer of the right size will do.
+        and (type(storage.buffer) is Pending or to_torch(storage.buffer.dtype) is tensor.dtype)
     )
 
 
@@ -168,7 +171,7 @@ def _to_copy(
 def _local_scalar_dense(self: torch.Tensor) -> Any:
     if self.numel() != 1:
         raise RuntimeError(f"a Tensor with {self.numel()} elements cannot be converted to Scalar")
-    value = to_host(self).item()
+    value = to_host(self, "value read").item()
     events.record("synchronize", "item")
     return value
 

@@ -13,7 +13,7 @@ import torch
 
 from . import fallback, profiles, refusals, runtime
 from .buffer import Template, storage_nbytes, template
-from .call import Call, Place, run_meta
+from .call import Call, Given, Place, run_meta
 from .errors import LoweringError
 from .operators import Operator, Role
 from .program import Builder, Program, Ref, map_refs
@@ -25,24 +25,51 @@ _Finish: TypeAlias = Callable[[tuple[Any, ...], dict[str, Any], list[Any]], Any]
 
 
 class Plan:
-    """A compiled operator call: ``run(*inputs)`` gives new buffers, ``finish`` puts them where they belong.
+    """A compiled operator call: ``run(*inputs)`` gives new buffers, ``place`` puts them where they belong.
 
-    ``single`` is the template of the result when the call writes nothing and returns one tensor: the common case, which
-    the dispatcher handles without ``finish``.
+    ``layout`` is the template of the result when the call writes nothing and returns one tensor: the common case, which
+    needs no ``place``. ``finish`` and ``single`` are the same two for whoever runs the program: where it has demands of its
+    data, ``finish`` looks whether they are met. ``rewrites`` pairs each result that becomes a storage's new buffer with the
+    parameter that held the old one. ``mark`` is a number that depends on the key alone (:mod:`.modes.adaptive.cuts`).
     """
 
-    __slots__ = ("finish", "program", "run", "single")
+    __slots__ = (
+        "finish",
+        "given",
+        "layout",
+        "mark",
+        "nbytes",
+        "operator",
+        "place",
+        "program",
+        "results",
+        "rewrites",
+        "run",
+        "single",
+        "unique",
+    )
 
     def __init__(
         self,
+        operator: Operator,
         program: Program,
         run: Callable[..., Any],
-        finish: _Finish,
-        single: Template | None,
+        place: _Finish,
+        layout: Template | None,
+        *,
+        given: Given,
+        rewrites: tuple[tuple[int, int], ...],
+        nbytes: int,
     ) -> None:
-        self.program, self.run, self.finish, self.single = program, run, finish, single
+        self.operator, self.program, self.run = operator, program, run
+        self.finish = self.place = place
+        self.single = self.layout = layout
+        self.given, self.rewrites = given, rewrites
+        self.results, self.nbytes = len(program.results), nbytes  # of all results
+        self.unique = frozenset(i for i, kind in enumerate(program.parameters) if kind != "buffer")
+        self.mark = 0
 
-    def guard(self, operator: Operator) -> None:
+    def guard(self) -> None:
         """After the first run: if the program has demands of its data, read whether they are met before finishing.
 
         Where they are not, nothing has been put in place yet, and the CPU kernel raises what PyTorch raises.
@@ -50,13 +77,12 @@ class Plan:
         demands = self.program.demands
         if not demands:
             return
-        inner, single = self.finish, self.single
 
         def finish(args: tuple[Any, ...], kwargs: dict[str, Any], buffers: list[Any]) -> Any:
             broken = runtime.read_int(buffers.pop())
             if broken:
-                return fallback.run(operator, args, kwargs, demands[broken - 1].message)
-            return inner(args, kwargs, buffers) if single is None else single.new(buffers[0])
+                return fallback.run(self.operator, args, kwargs, demands[broken - 1].message)
+            return self.place(args, kwargs, buffers) if self.layout is None else self.layout.new(buffers[0])
 
         self.finish, self.single = finish, None
 
@@ -123,11 +149,14 @@ def build(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     if not results:
         raise LoweringError("writes nothing and returns no tensor")
     program = builder.finish(results)
-    finish = _finisher(stores, templates, _assembler(call, outs, fresh, metas))
-    single = templates[0] if isinstance(outs, torch.Tensor) and not stores else None
+    place = _finisher(stores, templates, _assembler(call, outs, fresh, metas))
+    only = templates[0] if isinstance(outs, torch.Tensor) and not stores else None
     # Lists of results are faster to compile as graphs are.
     run = runtime.compile(program, program.name, single=len(results) == 1)
-    return Plan(program, run, finish, single)
+    rewrites = tuple((r, index) for r, (index, (_, resized)) in enumerate(zip(writes, stores)) if resized is None)
+    made = [t.nbytes for t in templates] + [t.nbytes for _, t in stores if t is not None]
+    kept = [call.tensors[index].untyped_storage().nbytes() for _, index in rewrites]
+    return Plan(operator, program, run, place, only, given=call.given(), rewrites=rewrites, nbytes=sum(made + kept))
 
 
 def _apart(meta: torch.Tensor) -> View:

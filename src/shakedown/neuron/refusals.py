@@ -22,6 +22,7 @@ import torch
 from . import runtime
 from .buffer import is_device_tensor
 from .operators import Operator
+from .pending import value_of
 
 Tensor: TypeAlias = torch.Tensor
 
@@ -149,7 +150,7 @@ def _ask(
         storage = tensor.untyped_storage()
         if id(storage) not in storages:
             if real(tensor):
-                storages[id(storage)] = runtime.download(storage.buffer, torch.uint8)
+                storages[id(storage)] = runtime.download(value_of(storage, "new operator"), torch.uint8)
             else:
                 storages[id(storage)] = (torch.ones if fill else torch.zeros)(storage.nbytes(), dtype=torch.uint8)
         return storages[id(storage)]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import pickle
 import sys
 import threading
 import time
@@ -23,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from jax.experimental import serialize_executable
 
 from . import config, events
 from .dtypes import CARRIER, in_buffers
@@ -126,6 +128,33 @@ def compile(run: Callable[..., Any], name: str, *, single: bool, donate: Sequenc
     return jax.jit(program, donate_argnums=tuple(donate), compiler_options=_SINGLE if single else _GRAPH)
 
 
+# (sizes, dtype, whether it is weakly typed) of one input
+Aval: TypeAlias = tuple[tuple[int, ...], np.dtype[Any], bool]
+
+
+def aval_of(value: Any) -> Aval:
+    """What a program is compiled for when it is to take `value` (a Python number counts as :func:`number` makes it)."""
+    if isinstance(value, (bool, int, float, complex)):
+        value = jnp.asarray(value)
+    return tuple(value.shape), np.dtype(value.dtype), bool(getattr(value, "weak_type", False))
+
+
+def serialised(run: Callable[..., Any], name: str, signature: Sequence[Aval], donate: Sequence[int]) -> bytes:
+    """`run` compiled as a graph for inputs of `signature`, as bytes for :func:`load_executable` in another process.
+
+    The persistent cache must be off: an executable that came from it has lost its functions when it is serialised again.
+    """
+    given = [jax.ShapeDtypeStruct(shape, dtype, weak_type=weak) for shape, dtype, weak in signature]
+    jitted: Any = compile(run, name, single=False, donate=donate)
+    compiled = jitted.lower(*given).compile()
+    return pickle.dumps(serialize_executable.serialize(compiled))
+
+
+def load_executable(data: bytes) -> Callable[..., Any]:
+    """A callable on ``jax.Array``s from :func:`serialised`; it raises TypeError for inputs of another signature."""
+    return serialize_executable.deserialize_and_load(*pickle.loads(data))
+
+
 # --- moving -------------------------------------------------------------------------------------------------------------
 
 
@@ -187,19 +216,24 @@ def zeros(length: int, dtype: torch.dtype) -> Array:
 
 
 _NUMBER_LIMIT = 4096
-_numbers: dict[type, dict[Any, Array]] = {bool: {}, int: {}, float: {}, complex: {}}
+_numbers: dict[type, dict[Any, Array | None]] = {bool: {}, int: {}, float: {}, complex: {}}
 
 
 def number(value: Any) -> Array:
-    """A Python number as a 0-d, weakly typed device value. Recent ones are kept, as moving one costs as much as an add."""
+    """A Python number as a program takes it: a 0-d, weakly typed device value, or the number itself when it is new.
+
+    A program converts a number as it is called, which costs less than making a value of it but more than having one. So a
+    number is made a value, and kept, when it comes for the second time. (0.0 and -0.0 are equal as keys.)
+    """
     known = _numbers[type(value)]
-    found = known.get(value)
-    if found is None or value == 0:  # 0.0 and -0.0 are equal as keys
-        found = jnp.asarray(value)
+    found = known.get(value, known)
+    if found is known or (value == 0 and type(value) is float):
         if len(known) >= _NUMBER_LIMIT:
             known.clear()
-        if value != 0 or type(value) is int or type(value) is bool:
-            known[value] = found
+        known[value] = None
+        return value
+    if found is None:
+        found = known[value] = jnp.asarray(value)
     return found
 
 

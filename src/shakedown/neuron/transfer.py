@@ -8,6 +8,7 @@ import torch
 
 from . import runtime
 from .buffer import contiguous_stride, template
+from .pending import value_of
 
 _CPU_KEY = torch._C.DispatchKey.CPU
 _set_metadata = torch.ops.aten.set_.source_Storage_storage_offset
@@ -62,15 +63,18 @@ def to_device(host: torch.Tensor) -> torch.Tensor:
     return layout.new(runtime.upload(host.detach().as_strided((host.numel(),), (1,))))
 
 
-def to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """A new CPU tensor with the values, dtype, sizes and (when dense) strides of the device tensor `tensor`."""
+def to_host(tensor: torch.Tensor, reason: str = "transfer") -> torch.Tensor:
+    """A new CPU tensor with the values, dtype, sizes and (when dense) strides of the device tensor `tensor`.
+
+    `reason`: why recorded operators have to run now.
+    """
     storage = tensor.untyped_storage()
     if tensor.numel() == 0:
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
     whole = tensor.numel() * tensor.dtype.itemsize == storage.nbytes() and is_dense(tensor)
     if not whole:
         tensor = tensor.clone(memory_format=torch.preserve_format)
-    flat = runtime.download(tensor.untyped_storage().buffer, tensor.dtype)
+    flat = runtime.download(value_of(tensor.untyped_storage(), reason), tensor.dtype)
     return flat.as_strided(tensor.shape, tensor.stride())
 
 

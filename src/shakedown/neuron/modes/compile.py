@@ -23,6 +23,7 @@ from ..errors import LoweringError, UnsupportedCompileOption
 from ..graph import GraphLowering
 from ..lowering import registry
 from ..lowering.checks import Demand
+from ..pending import value_of
 from ..program import Builder, Program, Ref
 from ..transfer import set_storage, to_device, view_on
 from ..views import View
@@ -144,7 +145,7 @@ class _Graph:
                     value = arguments[i] = to_device(value)
                 key.append(value.storage_offset())
                 key.append(value.stride())
-                buffers.append(value.untyped_storage().buffer)
+                buffers.append(value_of(value.untyped_storage(), "compiled graph"))
             else:
                 # None is the token that orders operators with effects; nothing reads it.
                 buffers.append(runtime.number(0 if value is None else value))

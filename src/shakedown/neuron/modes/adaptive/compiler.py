@@ -1,0 +1,168 @@
+"""Compiling fused programs in the background: a thread that waits, and a process that works.
+
+Tracing a program of a hundred operators holds Python's lock for a good part of a second, and a training step on another
+thread would stall. So a process of its own traces and compiles, at low priority; it gets a program and gives back a
+serialised executable, which loads in a few milliseconds. It starts with the first program, stops when this process
+does (its standard input ends), and is left alone by forked children.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+
+from ... import config, events, runtime
+from ...program import Program
+from . import wire
+from .fusion import Wiring, fuse
+from .group import Fused
+
+_MOST_WAITING = 256
+_MOST_STARTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """`target` is to be filled with the executable of `programs`, wired so, for externals like `signature`."""
+
+    name: str
+    programs: tuple[Program, ...]
+    wiring: Wiring
+    signature: tuple[runtime.Aval, ...]
+    target: Fused
+
+
+class Compiler:
+    """The queue, its thread and the process. ``waiting`` counts jobs that are queued or being worked on."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.Queue[Job | None] = queue.Queue(_MOST_WAITING)
+        self._thread: threading.Thread | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._idle = threading.Condition()
+        self.waiting = 0
+        self.compiled = self.failed = self.starts = 0
+        self.trouble: str | None = None  # why nothing is compiled any more
+        self._stopping = False
+
+    def submit(self, job: Job) -> bool:
+        """Queue `job`; False when the queue is full or compiling has been given up."""
+        if self.trouble is not None or self._stopping:
+            return False
+        try:
+            with self._idle:
+                self._jobs.put_nowait(job)
+                self.waiting += 1
+        except queue.Full:
+            return False
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="shakedown-adaptive-compiler", daemon=True)
+            atexit.register(self.stop)
+            self._thread.start()
+        return True
+
+    def wait(self, seconds: float | None) -> bool:
+        """Wait until nothing is queued or being compiled; whether that was reached in time."""
+        with self._idle:
+            return self._idle.wait_for(lambda: self.waiting == 0, seconds)
+
+    def state(self) -> str:
+        if self.trouble is not None:
+            return f"given up: {self.trouble}"
+        return "not started" if self._process is None else "running"
+
+    def stop(self) -> None:
+        """End the process and the thread; what is queued is dropped."""
+        self._stopping = True
+        with contextlib.suppress(queue.Full):
+            self._jobs.put_nowait(None)
+        self._end_process(wait=True)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=5)
+
+    def forget(self) -> None:
+        """In a forked child: the thread did not come along, and the process belongs to the parent."""
+        process, self._process = self._process, None
+        if process is not None:
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(OSError):
+                        os.close(pipe.fileno())
+        self.__init__()  # type: ignore[misc]
+        self._stopping = True
+
+    # --- the thread -----------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while True:
+            job = self._jobs.get()
+            if job is None or self._stopping:
+                return
+            start_ns = time.perf_counter_ns()
+            try:
+                job.target.run = self._compiled(job)
+                self.compiled += 1
+                detail = "background"
+            except Exception as error:
+                job.target.error = detail = f"{type(error).__name__}: {error}"
+                self.failed += 1
+            duration_ns = time.perf_counter_ns() - start_ns
+            job.target.seconds = duration_ns / 1e9
+            events.record("compile", f"adaptive::{job.name}", start_ns=start_ns, duration_ns=duration_ns, detail=detail)
+            with self._idle:
+                self.waiting -= 1
+                self._idle.notify_all()
+
+    def _compiled(self, job: Job) -> Callable[..., Any]:
+        program = fuse(f"adaptive_{job.name}", job.programs, job.wiring, job.target.numbers)
+        donate = [i for i, given in enumerate(job.target.consumes) if given]
+        answer = self._ask(cloudpickle.dumps((program, job.signature, donate)))
+        if isinstance(answer, str):
+            raise RuntimeError(answer)
+        executable, demands = answer
+        job.target.demands = demands
+        return runtime.load_executable(executable)
+
+    def _ask(self, request: bytes) -> Any:
+        """Send one request to the process, started if need be, and wait for its answer."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            if self.starts >= _MOST_STARTS:
+                self.trouble = f"the compiling process ended {self.starts} times"
+                raise RuntimeError(self.trouble)
+            self.starts += 1
+            process = self._process = subprocess.Popen(
+                [sys.executable, "-m", "shakedown.neuron.modes.adaptive.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=config.environment_of_compiler(),
+                start_new_session=True,  # a Ctrl-C is for the user's program
+            )
+        try:
+            wire.send(process.stdin, request)
+            answer = wire.receive(process.stdout)
+        except (OSError, EOFError) as error:
+            self._end_process(wait=False)
+            raise RuntimeError(f"the compiling process ended: {error or 'no answer'}") from None
+        return cloudpickle.loads(answer)
+
+    def _end_process(self, wait: bool) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(OSError):
+            process.kill()
+        if wait:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=5)

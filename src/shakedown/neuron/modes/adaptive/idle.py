@@ -1,0 +1,42 @@
+"""Noticing that no operator has come for a while, so that what is recorded runs while the program is busy elsewhere."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+
+class IdleTimer:
+    """Calls `act` when `beat` has not changed for `seconds`. Its thread sleeps while `beat` is -1: nothing waits then."""
+
+    def __init__(self, seconds: float, beat: Callable[[], int], act: Callable[[], None]) -> None:
+        self._seconds, self._beat, self._act = seconds, beat, act
+        self._something = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def wake(self) -> None:
+        """Something waits now."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, name="shakedown-adaptive-idle", daemon=True)
+            self._thread.start()
+        if not self._something.is_set():
+            self._something.set()
+
+    def forget(self) -> None:
+        """In a forked child, where the thread is not."""
+        self._thread = None
+        self._something = threading.Event()
+
+    def _watch(self) -> None:
+        while True:
+            self._something.wait()
+            before = self._beat()
+            time.sleep(self._seconds)
+            now = self._beat()
+            if now == -1:
+                self._something.clear()
+                if self._beat() != -1:  # it came in between
+                    self._something.set()
+            elif now == before:
+                self._act()

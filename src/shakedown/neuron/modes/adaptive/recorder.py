@@ -1,0 +1,210 @@
+"""Recording operators instead of running them, and running what was recorded.
+
+:meth:`Recorder.join` is on the path of every operator. A plan knows what its operator returns, so the tensors are made at
+once, around values that are pending. :meth:`Recorder.flush` runs the recording: as one fused program where that is ready,
+operator by operator where it is not.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+from ... import config, events, runtime
+from ...pending import Failed, Pending
+from ...plan import Plan
+from .compiler import Compiler, Job
+from .cuts import Cuts
+from .group import Fused, Group, Groups
+from .idle import IdleTimer
+from .replay import error_of
+from .segment import Entry, OperatorFailed, Segment
+from .stacks import line_of_caller
+
+# Flushes that the program itself causes happen at the same place again; these happen to it.
+_BY_CHANCE = {"timeout", "new operator", "deterministic", "profile", "reset"}
+
+
+class Recorder:
+    """The recording of the one stream of this process. Threads share it; a lock keeps their operators whole and in order."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._entries: list[Entry] = []
+        self._lines: list[str | None] = []
+        self._number = 0  # of the next result
+        self._first = 0  # number of the recording's first result
+        self._nbytes = 0
+        self._running = False
+        self._deferred: Exception | None = None  # of a flush that nobody called
+        self._most_bytes = config.ADAPTIVE_MEMORY() << 20
+        self._stacks = config.ADAPTIVE_STACKS()
+        self._skips = config.ADAPTIVE_SKIP()
+        self.cuts = Cuts(config.ADAPTIVE_LENGTH())
+        self.groups = Groups()
+        self.compiler = Compiler()
+        self._timer = IdleTimer(config.ADAPTIVE_TIMEOUT() / 1e3, self._beat, self._flush_idle)
+        self.flushes: Counter[str] = Counter()
+        self.operators: Counter[str] = Counter()  # fused, each
+        Pending.flush = self.flush
+
+    # --- recording ------------------------------------------------------------------------------------------------------
+
+    def join(self, plan: Plan, inputs: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record a call of `plan` on `inputs` (values, or pending ones). Returns what the operator returns."""
+        with self._lock:
+            number = self._number
+            layout = plan.layout
+            if layout is not None:
+                pending = Pending(number)
+                self._number = number + 1
+                self._entries.append((plan, inputs, [pending]))
+                made = layout.new(pending)
+                del pending  # who still refers to it decides whether it is computed
+            else:
+                outs = [Pending(number + i) for i in range(plan.results)]
+                self._number = number + plan.results
+                self._entries.append((plan, inputs, outs))
+                made = plan.place(args, kwargs, outs)
+            if self._stacks:
+                self._lines.append(line_of_caller())
+            plan.operator.tally.runs += 1
+            length = len(self._entries)
+            self._nbytes += plan.nbytes
+            if length == 1:
+                self._timer.wake()
+            if self.cuts.roll(plan.mark, length):
+                self.flush("length" if length >= self.cuts.limit else "content")
+            elif self._nbytes > self._most_bytes:
+                self.flush("memory")
+        return made
+
+    def _beat(self) -> int:
+        """A number that changes with every recorded operator; -1 while nothing waits."""
+        return self._number if self._entries else -1
+
+    # --- running --------------------------------------------------------------------------------------------------------
+
+    def flush(self, reason: str) -> None:
+        """Run everything recorded.
+
+        Raises:
+            Exception: what the first operator that fails raises in plain eager execution, with its name added.
+        """
+        with self._lock:
+            deferred, self._deferred = self._deferred, None
+            if deferred is not None:
+                raise deferred
+            if not self._entries or self._running:
+                return
+            if reason not in _BY_CHANCE:
+                self.cuts.learn()
+            entries, lines, first = self._entries, self._lines, self._first
+            self._entries, self._lines, self._first = [], [], self._number
+            self._nbytes = 0
+            self.cuts.restart()
+            self.flushes[reason] += 1
+            self._running = True
+            try:
+                how = self._run(entries, first, lines)
+            finally:
+                self._running = False
+            events.record("flush", reason, detail=how)
+
+    def _flush_idle(self) -> None:
+        with self._lock:
+            try:
+                self.flush("timeout")
+            except Exception as error:
+                self._deferred = error  # for the thread that asks next
+
+    def _run(self, entries: list[Entry], first: int, lines: list[str | None]) -> str:
+        """Run `entries`; ``fused`` or ``each``, for the record."""
+        segment = Segment(entries, first)
+        try:
+            program, group = (None, None) if len(entries) == 1 or segment.failed else self._program(segment, lines)
+            if program is not None and group is not None and self._run_fused(segment, program, group):
+                self.operators["fused"] += len(entries)
+                return "fused"
+            if group is not None:
+                group.runs_each += 1
+            segment.run_each()
+            self.operators["each"] += len(entries)
+            return "each"
+        except OperatorFailed as failure:
+            error = error_of(segment, failure, lines[failure.index] if lines else None)
+            segment.abandon(failure.index, error)
+            raise error from None
+        except Exception as error:
+            done = next(
+                (i for i, (_, _, outs) in enumerate(entries) if any(p.value is None for p in outs)), len(entries)
+            )
+            segment.abandon(done, error)
+            raise
+
+    def _program(self, segment: Segment, lines: list[str | None]) -> tuple[Fused | None, Group]:
+        """The fused program for `segment` if one is ready; else has one compiled when the segment is not new."""
+        group, seen = self.groups.of(segment, lines)
+        if not seen:
+            return None, group
+        needed = segment.needed() if self._skips else bytes([1] * len(group.nbytes))
+        free = segment.free(group.large)
+        found = group.find(needed, free)
+        if found is not None:
+            return found, group
+        wanted = group.wants(needed, free)
+        if wanted is not None:
+            programs = tuple(plan.program for plan, _, _ in segment.entries)
+            wiring = [tuple(inputs) for _, inputs, _ in segment.entries]
+            signature = tuple(map(runtime.aval_of, segment.externals))
+            if not self.compiler.submit(Job(group.name, programs, wiring, signature, wanted)):
+                group.programs.remove(wanted)
+        return None, group
+
+    def _run_fused(self, segment: Segment, program: Fused, group: Group) -> bool:
+        """Run `segment` by `program`; False if it was made for other buffers."""
+        assert program.run is not None
+        start_ns = time.perf_counter_ns() if events.listening else 0
+        try:
+            made = program.run(*segment.externals)
+        except TypeError:  # the same views, but on buffers of another length or dtype
+            return False
+        if type(made) is not list:
+            made = [made]
+        if program.demands and runtime.read_int(made.pop()):
+            return False  # running one by one finds the operator
+        results = segment.results()
+        for number, value in zip(program.numbers, made):
+            results[number].value = value
+        group.runs_fused += 1
+        group.bytes_saved += sum(n for n, kept in zip(group.nbytes, program.returns) if not kept)
+        if events.listening:
+            events.emit_execute(f"adaptive::{group.name}", start_ns)
+        return True
+
+    def waiting(self) -> int:
+        """Operators recorded and not yet run."""
+        return len(self._entries)
+
+    # --- the rest -------------------------------------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """Forget groups, programs and counts."""
+        with self._lock:
+            self.flush("reset")
+            self.groups.clear()
+            self.cuts.known.clear()
+            self.flushes.clear()
+            self.operators.clear()
+
+    def forget_all(self) -> None:
+        """In a forked child: nothing recorded can be run here, and the background belongs to the parent."""
+        self._lock = threading.RLock()
+        for _, _, outs in self._entries:
+            for pending in outs:
+                pending.value = Failed(RuntimeError("it was recorded before this process was forked"))
+        self._entries, self._lines = [], []
+        self._timer.forget()
+        self.compiler.forget()

@@ -1,0 +1,140 @@
+"""A stretch of the recording: how its operators are wired, which of its values anybody still needs, and running it one by one.
+
+Liveness is read from reference counts. A result that nothing refers to but the recording itself is dead: no storage holds
+it, so no tensor can ever ask for it. The same goes for inputs, whose memory a fused program may then use again.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, TypeAlias
+
+import jax
+
+from ... import runtime
+from ...lowering.checks import Demand
+from ...pending import Failed, Pending
+from ...plan import Plan
+
+_DONATED_FROM = 4096  # bytes: below, giving memory back early is not worth a program that depends on it
+
+
+# One recorded operator: its plan; its inputs, which are values or Pending until Segment turns them into numbers; its results.
+# (A plain tuple: it is made for every operator.)
+Entry: TypeAlias = tuple[Plan, list[Any], list[Pending]]
+
+
+class OperatorFailed(Exception):
+    """Entry number `index` broke `demand`, or (None) takes what an operator that failed earlier should have given."""
+
+    def __init__(self, index: int, demand: Demand | None, cause: Exception | None = None) -> None:
+        super().__init__(index, demand)
+        self.index, self.demand, self.cause = index, demand, cause
+
+
+class Segment:
+    """Entries with numbered inputs: result ``n`` of the segment itself, or ``~n`` for number `n` of ``externals``.
+
+    ``code`` says the same in one tuple: two segments with equal codes can be run by the same program.
+    """
+
+    __slots__ = ("code", "entries", "externals", "failed")
+
+    def __init__(self, entries: list[Entry], first: int) -> None:
+        """`first` is the number of the entries' first result. Takes the references to inputs out of `entries`."""
+        self.entries = entries
+        self.externals: list[Any] = []
+        self.failed = False  # whether an external has no value because its operator failed
+        externals = self.externals
+        code: list[Any] = []
+        numbers: dict[int, int] = {}  # id of an external -> its number
+        for plan, inputs, _ in entries:
+            code.append(plan)
+            unique = plan.unique
+            for i, value in enumerate(inputs):
+                if type(value) is Pending:
+                    number = value.number - first
+                    if number >= 0:
+                        inputs[i] = number
+                        continue
+                    value = value.value
+                    if type(value) is Failed:
+                        self.failed = True
+                if unique and i in unique:
+                    # Numbers that are equal today need not be tomorrow: each has a place of its own.
+                    inputs[i] = ~len(externals)
+                    externals.append(value)
+                    continue
+                known = numbers.setdefault(id(value), len(externals))
+                if known == len(externals):
+                    externals.append(value)
+                inputs[i] = ~known
+            code += inputs
+        self.code = tuple(code)
+
+    def needed(self) -> bytes:
+        """One byte for each result: 1 where a storage, or anything else, still refers to it."""
+        # Three references: the entry's list, the loop's name, the argument.
+        return bytes([sys.getrefcount(p) > 3 for _, _, outs in self.entries for p in outs])
+
+    def large(self) -> list[int]:
+        """Numbers of the externals that are buffers worth giving away. The same for all segments of one code."""
+        return [
+            i for i, v in enumerate(self.externals) if isinstance(v, jax.Array) and v.ndim and v.nbytes >= _DONATED_FROM
+        ]
+
+    def free(self, among: list[int]) -> bytes:
+        """One byte for each external: 1 where it is `among` them and nothing else refers to it."""
+        externals, flags = self.externals, bytearray(len(self.externals))
+        for i in among:
+            flags[i] = sys.getrefcount(externals[i]) == 2  # the list, and the argument
+        return bytes(flags)
+
+    def results(self) -> list[Pending]:
+        return [p for _, _, outs in self.entries for p in outs]
+
+    def run_each(self) -> None:
+        """Run operator by operator, on the executables of plain eager execution, and put the values in place.
+
+        Raises:
+            OperatorFailed: the data do not meet an operator's demand. Values before it are in place.
+        """
+        values: list[Any] = []
+        externals = self.externals
+        for index, (plan, inputs, outs) in enumerate(self.entries):
+            given = [values[i] if i >= 0 else externals[~i] for i in inputs]
+            if self.failed:
+                for value in given:
+                    if type(value) is Failed:
+                        raise OperatorFailed(index, None, value.error)
+            made = plan.run(*given)
+            if type(made) is not list:
+                outs[0].value = made
+                values.append(made)
+                continue
+            if plan.program.demands:
+                broken = runtime.read_int(made.pop())
+                if broken:
+                    raise OperatorFailed(index, plan.program.demands[broken - 1])
+            for pending, value in zip(outs, made):
+                pending.value = value
+            values += made
+
+    def inputs_of(self, index: int) -> list[Any]:
+        """The values that entry `index` takes, once all entries before it have run."""
+        flat = self.results()
+        return [flat[i].value if i >= 0 else self.externals[~i] for i in self.entries[index][1]]
+
+    def abandon(self, index: int, error: Exception) -> None:
+        """Leave everything as if execution had stopped before entry `index`: what it and later ones wrote is as before.
+
+        New tensors that they were to make have no value, and reading one says why.
+        """
+        flat = self.results()
+        for plan, inputs, outs in self.entries[index:]:
+            before = [flat[i].value if i >= 0 else self.externals[~i] for i in inputs]
+            for pending in outs:
+                pending.value = Failed(error)
+            for result, parameter in plan.rewrites:
+                outs[result].value = before[parameter]
+            plan.operator.tally.runs -= 1

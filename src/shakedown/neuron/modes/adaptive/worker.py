@@ -1,0 +1,40 @@
+"""The compiling process: ``python -m shakedown.neuron.modes.adaptive.worker``. Programs in, serialised executables out.
+
+It compiles with the settings of the process that started it and ends with its input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+import cloudpickle
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever prints must not get between the answers
+    with contextlib.suppress(OSError):
+        os.nice(10)
+
+    from ... import runtime
+    from . import wire
+
+    runtime.start()
+    while True:
+        try:
+            request = wire.receive(sys.stdin.buffer)
+        except EOFError:
+            return
+        try:
+            program, signature, donate = cloudpickle.loads(request)
+            executable = runtime.serialised(program, program.name, signature, donate)
+            answer: object = (executable, list(program.demands))
+        except Exception as error:
+            answer = f"{type(error).__name__}: {error}"
+        wire.send(answers, cloudpickle.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()
