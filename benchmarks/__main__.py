@@ -27,12 +27,11 @@ def main() -> None:
         parser.error(f"unknown case {', '.join(unknown)}: choose among {', '.join(CASES)}")
     torch.set_num_threads(os.cpu_count() or 1)
     console = Console(stderr=True)
-    table = Table("work", "against", "ratio", "target", "met", "IQR / median", "others' load")
+    table = Table("work", "against", "figure", "target", "met", "IQR / median", "others' load")
     rows = []
     for row, _seconds in run(options.case or list(CASES)):
         rows.append(row)
         d = row.detail
-        ratio = f"{row.ratio:.2f}x" if row.ratio is not None else f"+{d['added_ms']:.1f} ms"
         spread = (
             f"{d['ours']['iqr'] / d['ours']['median']:.0%}, {d['peer']['iqr'] / d['peer']['median']:.0%}"
             if "ours" in d
@@ -40,8 +39,8 @@ def main() -> None:
         )
         load = f"{d['foreign']:.2f} cores{' (noisy)' if d['noisy'] else ''}" if "foreign" in d else ""
         met = "" if row.met is None else "yes" if row.met else "no"
-        table.add_row(row.name, row.peer, ratio, row.target, met, spread, load)
-        console.print(f"measured: {row.name}: {ratio}", style="dim", soft_wrap=True)
+        table.add_row(row.name, row.peer, row.figure, row.target, met, spread, load)
+        console.print(f"measured: {row.name}: {row.figure}", style="dim", soft_wrap=True)
     console.print(table)
     machine = {
         "processors": os.cpu_count(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import os
 import statistics
@@ -10,31 +9,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import torch
 
-from .decoder import COMPILED, MEDIUM, SMALL, Decoder, Size, batch, jax_loss, jax_parameters
-from .measure import Comparison, compare
-
-
-@dataclass(frozen=True)
-class Row:
-    name: str
-    peer: str
-    target: str
-    ratio: float | None
-    met: bool | None
-    detail: dict[str, Any]
-
-
-def _row(name: str, peer: str, limit: float, found: Comparison) -> Row:
-    return Row(
-        name, peer, f"<= {limit:.2f}x", found.ratio, found.ratio <= limit, {**asdict(found), "noisy": found.noisy}
-    )
+from . import adaptive
+from .decoder import COMPILED, MEDIUM, SMALL, Decoder, Size, jax_loss, jax_parameters
+from .measure import compare
+from .rows import Row, compared
+from .works import Training, decoder
 
 
 def chain_of_adds() -> Iterator[Row]:
@@ -52,7 +37,7 @@ def chain_of_adds() -> Iterator[Row]:
             x = add(x, host)
         x.block_until_ready()
 
-    yield _row(
+    yield compared(
         "eager, chain of 100 adds on 64x64",
         "the same adds by a bare jax.jit call",
         2.8,
@@ -69,46 +54,14 @@ def views() -> Iterator[Row]:
 
     device, host = torch.ones(64, 64, device="neuron"), torch.ones(64, 64)
     found = compare(functools.partial(work, device), functools.partial(work, host), repeats=500)
-    yield _row("eager, new tensor + t, slice, view", "CPU PyTorch", 8.0, found)
-
-
-class _Training:
-    """A decoder on one device with AdamW; ``step`` is a whole step, ``gradients`` forward and backward alone."""
-
-    def __init__(
-        self, module: Decoder, data: tuple[torch.Tensor, torch.Tensor], device: str, compiled: bool = False
-    ) -> None:
-        self.module = copy.deepcopy(module).to(device)
-        self.data = tuple(t.to(device) for t in data)
-        self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=1e-3)
-        self.forward: Callable[..., torch.Tensor] = self.module
-        if compiled:
-            self.forward = torch.compile(self.module, backend="neuron", dynamic=False, fullgraph=True)
-
-    def gradients(self) -> torch.Tensor:
-        self.optimizer.zero_grad(set_to_none=True)
-        loss = self.forward(*self.data)
-        loss.backward()
-        torch.accelerator.synchronize()
-        return loss
-
-    def step(self) -> torch.Tensor:
-        loss = self.gradients()
-        self.optimizer.step()
-        torch.accelerator.synchronize()
-        return loss
-
-
-def _decoder(size: Size) -> tuple[Decoder, tuple[torch.Tensor, torch.Tensor]]:
-    torch.manual_seed(0)
-    return Decoder(size), batch(size)
+    yield compared("eager, new tensor + t, slice, view", "CPU PyTorch", 8.0, found)
 
 
 def eager_decoder(size: Size, label: str, limit: float, repeats: int, blocks: int) -> Iterator[Row]:
-    module, data = _decoder(size)
-    ours, peer = _Training(module, data, "neuron"), _Training(module, data, "cpu")
+    module, data = decoder(size)
+    ours, peer = Training(module, data, "neuron"), Training(module, data, "cpu")
     found = compare(ours.step, peer.step, repeats=repeats, blocks=blocks)
-    yield _row(f"eager step of the {label} decoder ({size})", "CPU PyTorch eager", limit, found)
+    yield compared(f"eager step of the {label} decoder ({size})", "CPU PyTorch eager", limit, found)
 
 
 def small_decoder() -> Iterator[Row]:
@@ -118,12 +71,11 @@ def small_decoder() -> Iterator[Row]:
 def medium_decoder() -> Iterator[Row]:
     yield from eager_decoder(MEDIUM, "medium", 1.0, repeats=1, blocks=7)
     # What XLA itself makes of forward and backward here, against CPU PyTorch: no eager execution over XLA can beat it by much.
-    module, data = _decoder(MEDIUM)
-    host, both = _Training(module, data, "cpu"), _hand_written(module, data, MEDIUM)
+    module, data = decoder(MEDIUM)
+    host, both = Training(module, data, "cpu"), _hand_written(module, data, MEDIUM)
     found = compare(both, host.gradients, repeats=1, blocks=7)
-    detail = {**asdict(found), "noisy": found.noisy}
     name = f"for scale: jitted JAX by hand, forward and backward ({MEDIUM})"
-    yield Row(name, "CPU PyTorch eager, forward and backward", "none", found.ratio, None, detail)
+    yield compared(name, "CPU PyTorch eager, forward and backward", None, found)
 
 
 def _hand_written(module: Decoder, data: tuple[torch.Tensor, torch.Tensor], size: Size) -> Callable[[], Any]:
@@ -135,15 +87,15 @@ def _hand_written(module: Decoder, data: tuple[torch.Tensor, torch.Tensor], size
 
 def compiled_decoder() -> Iterator[Row]:
     size = COMPILED
-    module, data = _decoder(size)
-    ours, host = _Training(module, data, "neuron", compiled=True), _Training(module, data, "cpu")
+    module, data = decoder(size)
+    ours, host = Training(module, data, "neuron", compiled=True), Training(module, data, "cpu")
     both = _hand_written(module, data, size)
     agree = abs(float(both()[0]) - ours.gradients().item())
     assert agree < 1e-4, f"the two decoders differ by {agree}"
     found = compare(ours.gradients, both, repeats=3, blocks=9)
-    yield _row(f"compiled forward and backward ({size})", "the same by hand in jitted JAX", 1.15, found)
+    yield compared(f"compiled forward and backward ({size})", "the same by hand in jitted JAX", 1.15, found)
     found = compare(ours.step, host.step, repeats=3, blocks=9)
-    yield _row(f"compiled step, AdamW eager ({size})", "CPU PyTorch eager step", 1.0, found)
+    yield compared(f"compiled step, AdamW eager ({size})", "CPU PyTorch eager step", 1.0, found)
 
 
 _AUTOLOAD = """
@@ -167,7 +119,7 @@ def import_time() -> Iterator[Row]:
     seconds = [float(run.stdout) for run in runs[1:]]
     added = statistics.median(seconds) * 1e3
     detail = {"added_ms": added, "seconds": seconds}
-    yield Row("import torch with autoload", "import torch without", "<= +30 ms", None, added <= 30, detail)
+    yield Row("import torch with autoload", "import torch without", "<= +30 ms", f"+{added:.1f} ms", added <= 30, detail)
 
 
 CASES: dict[str, Callable[[], Iterator[Row]]] = {
@@ -177,6 +129,7 @@ CASES: dict[str, Callable[[], Iterator[Row]]] = {
     "small": small_decoder,
     "compiled": compiled_decoder,
     "medium": medium_decoder,
+    **adaptive.CASES,
 }
 
 

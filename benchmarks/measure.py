@@ -6,17 +6,27 @@ during which other processes used the processors is repeated, and marked noisy i
 
 from __future__ import annotations
 
-import os
-import resource
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
 
-Work = Callable[[], object]
+from .processes import busy_seconds, own_seconds
+
+T = TypeVar("T")
 QUIET = 0.10  # share of one processor that others may use
 ATTEMPTS = 4
+
+
+@runtime_checkable
+class Elsewhere(Protocol):
+    """Work in another process, which keeps the time itself."""
+
+    def seconds(self, repeats: int) -> float: ...
+
+
+Work: TypeAlias = Callable[[], object] | Elsewhere
 
 
 @dataclass(frozen=True)
@@ -42,32 +52,41 @@ class Comparison:
         return self.foreign > QUIET
 
 
-def _busy_seconds() -> float | None:
-    """Processor seconds used by the whole machine since boot; None where the system does not tell."""
-    stat = Path("/proc/stat")
-    if not stat.exists():
-        return None
-    fields = [int(f) for f in stat.read_text().splitlines()[0].split()[1:9]]
-    user, nice, system, _idle, _iowait, irq, softirq, steal = fields
-    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
-
-
-def _own_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
 def _summary(times: list[float]) -> Side:
     low, _, high = statistics.quantiles(times, n=4)
     return Side(statistics.median(times), high - low, len(times))
 
 
-def _block(work: Work, repeats: int, settle: float) -> float:
-    time.sleep(settle)  # a peer's threads may still be spinning for each other
+def seconds(work: Work, repeats: int) -> float:
+    """What `repeats` calls of `work` take in all."""
+    if isinstance(work, Elsewhere):
+        return work.seconds(repeats)
     start = time.perf_counter()
     for _ in range(repeats):
         work()
-    return (time.perf_counter() - start) / repeats
+    return time.perf_counter() - start
+
+
+def _block(work: Work, repeats: int, settle: float) -> float:
+    time.sleep(settle)  # a peer's threads may still be spinning for each other
+    return seconds(work, repeats) / repeats
+
+
+def quietest(attempt: Callable[[], T]) -> tuple[T, float]:
+    """The result of the first quiet `attempt`, or else of the least noisy; and how many processors others kept busy."""
+    found: list[tuple[float, T]] = []
+    for _ in range(ATTEMPTS):
+        busy, own, start = busy_seconds(), own_seconds(), time.perf_counter()
+        result = attempt()
+        elapsed, after = time.perf_counter() - start, busy_seconds()
+        foreign = 0.0
+        if busy is not None and after is not None:
+            foreign = max(0.0, (after - busy) - (own_seconds() - own)) / elapsed
+        found.append((foreign, result))
+        if foreign <= QUIET:
+            break
+    foreign, result = min(found, key=lambda pair: pair[0])
+    return result, foreign
 
 
 def compare(
@@ -75,26 +94,13 @@ def compare(
 ) -> Comparison:
     """Time `ours` and `peer`, each call of which must return only when its work is complete, in alternating blocks."""
     for work in (ours, peer):
-        for _ in range(warmup):
-            work()
-    best: Comparison | None = None
-    for _ in range(ATTEMPTS):
-        busy, own, start = _busy_seconds(), _own_seconds(), time.perf_counter()
-        pairs = [(_block(ours, repeats, settle), _block(peer, repeats, settle)) for _ in range(blocks)]
-        elapsed = time.perf_counter() - start
-        after = _busy_seconds()
-        foreign = 0.0
-        if busy is not None and after is not None:
-            foreign = max(0.0, (after - busy) - (_own_seconds() - own)) / elapsed
-        found = Comparison(
-            _summary([a for a, _ in pairs]),
-            _summary([b for _, b in pairs]),
-            statistics.median(a / b for a, b in pairs),
-            foreign,
-        )
-        if best is None or found.foreign < best.foreign:
-            best = found
-        if not found.noisy:
-            return found
-    assert best is not None
-    return best
+        seconds(work, warmup)
+    pairs, foreign = quietest(
+        lambda: [(_block(ours, repeats, settle), _block(peer, repeats, settle)) for _ in range(blocks)]
+    )
+    return Comparison(
+        _summary([a for a, _ in pairs]),
+        _summary([b for _, b in pairs]),
+        statistics.median(a / b for a, b in pairs),
+        foreign,
+    )

@@ -47,7 +47,7 @@ class PathRow(_Frozen):
     ``seconds`` is 0 where it is not measured; ``nbytes`` is what crossed between host and device.
     """
 
-    kind: Literal["execute", "fallback", "compile", "transfer", "synchronize"]
+    kind: Literal["execute", "fallback", "compile", "transfer", "synchronize", "flush"]
     name: str
     phase: str
     detail: str = ""

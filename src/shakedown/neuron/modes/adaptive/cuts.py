@@ -19,8 +19,8 @@ LEAST = 32  # operators
 _BITS, _SHIFT = 32, 4
 WINDOW = _BITS // _SHIFT  # operators that the hash depends on
 _MASK = (1 << _BITS) - 1
-_STEPS = ((256, 7), (384, 5), (512, 3))  # up to so many operators, cut where so many top bits are 0
-_WEAKEST = 1
+_KEPT = (25, 25, 27, 29, 31)  # bits of the hash that do not count, for each 128 operators: the 7, 7, 5, 3, 1 others are 0
+_LAST = len(_KEPT) - 1
 _MOST_KNOWN = 4096
 
 
@@ -45,14 +45,8 @@ class Cuts:
         now = self.hash = ((before << _SHIFT) + mark) & _MASK
         if length < LEAST:
             return length >= self.limit
-        return length >= self.limit or (now != before and (now in self.known or self._is_zero(now, length)))
-
-    @staticmethod
-    def _is_zero(now: int, length: int) -> bool:
-        for most, bits in _STEPS:
-            if length < most:
-                return now >> (_BITS - bits) == 0
-        return now >> (_BITS - _WEAKEST) == 0
+        place = now != before and (now in self.known or not now >> _KEPT[min(length >> 7, _LAST)])
+        return place or length >= self.limit
 
     def learn(self) -> None:
         """Remember this place, so that it is cut here again."""
