@@ -19,17 +19,26 @@ from .cases import CASES, run
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Ratios of the device against peers on the same work in the same run.")
-    parser.add_argument("case", nargs="*", help=f"one or more of {', '.join(CASES)} (default: all)")
+    parser.add_argument(
+        "case",
+        nargs="*",
+        help=f"one or more of {', '.join(CASES)}, or adaptive for all of its rows (default: all rows)",
+    )
     parser.add_argument("--json", type=Path, help="write the JSON to this file instead of standard output")
     options = parser.parse_args()
-    unknown = sorted(set(options.case) - set(CASES))
+    names = [
+        n for c in options.case for n in ([n for n in CASES if n.startswith("adaptive-")] if c == "adaptive" else [c])
+    ]
+    unknown = sorted(set(names) - set(CASES))
     if unknown:
-        parser.error(f"unknown case {', '.join(unknown)}: choose among {', '.join(CASES)}")
+        parser.error(f"unknown case {', '.join(unknown)}: choose among {', '.join(CASES)}, adaptive")
+    if torch.neuron.adaptive.enabled():
+        parser.error("rows choose their modes: unset SHAKEDOWN_ADAPTIVE")
     torch.set_num_threads(os.cpu_count() or 1)
     console = Console(stderr=True)
     table = Table("work", "against", "figure", "target", "met", "IQR / median", "others' load")
     rows = []
-    for row, _seconds in run(options.case or list(CASES)):
+    for row, _seconds in run(names or list(CASES)):
         rows.append(row)
         d = row.detail
         spread = (

@@ -119,7 +119,9 @@ def import_time() -> Iterator[Row]:
     seconds = [float(run.stdout) for run in runs[1:]]
     added = statistics.median(seconds) * 1e3
     detail = {"added_ms": added, "seconds": seconds}
-    yield Row("import torch with autoload", "import torch without", "<= +30 ms", f"+{added:.1f} ms", added <= 30, detail)
+    yield Row(
+        "import torch with autoload", "import torch without", "<= +30 ms", f"+{added:.1f} ms", added <= 30, detail
+    )
 
 
 CASES: dict[str, Callable[[], Iterator[Row]]] = {
