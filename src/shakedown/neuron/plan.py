@@ -46,6 +46,7 @@ class Plan:
         "rewrites",
         "run",
         "single",
+        "tally",
         "unique",
     )
 
@@ -67,6 +68,7 @@ class Plan:
         self.given, self.rewrites = given, rewrites
         self.results, self.nbytes = len(program.results), nbytes  # of all results
         self.unique = frozenset(i for i, kind in enumerate(program.parameters) if kind != "buffer")
+        self.tally = operator.tally
         self.mark = 0
 
     def guard(self) -> None:

@@ -19,7 +19,13 @@ LEAST = 32  # operators
 _BITS, _SHIFT = 32, 4
 WINDOW = _BITS // _SHIFT  # operators that the hash depends on
 _MASK = (1 << _BITS) - 1
-_KEPT = (25, 25, 27, 29, 31)  # bits of the hash that do not count, for each 128 operators: the 7, 7, 5, 3, 1 others are 0
+_KEPT = (
+    25,
+    25,
+    27,
+    29,
+    31,
+)  # bits of the hash that do not count, for each 128 operators: the 7, 7, 5, 3, 1 others are 0
 _LAST = len(_KEPT) - 1
 _MOST_KNOWN = 4096
 

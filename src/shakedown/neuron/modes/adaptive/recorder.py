@@ -71,6 +71,7 @@ class Recorder:
             if self._stacks:
                 self._lines.append(line_of_caller())
             plan.operator.tally.runs += 1
+            plan.tally.runs += 1
             length = len(self._entries)
             self._nbytes += plan.nbytes
             if length == 1:

@@ -137,4 +137,4 @@ class Segment:
                 pending.value = Failed(error)
             for result, parameter in plan.rewrites:
                 outs[result].value = before[parameter]
-            plan.operator.tally.runs -= 1
+            plan.tally.runs -= 1
