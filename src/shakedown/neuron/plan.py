@@ -46,6 +46,7 @@ class Plan:
         "rewrites",
         "run",
         "single",
+        "sizes",
         "tally",
         "unique",
     )
@@ -60,13 +61,15 @@ class Plan:
         *,
         given: Given,
         rewrites: tuple[tuple[int, int], ...],
-        nbytes: int,
+        sizes: tuple[int, ...],
     ) -> None:
         self.operator, self.program, self.run = operator, program, run
         self.finish = self.place = place
         self.single = self.layout = layout
         self.given, self.rewrites = given, rewrites
-        self.results, self.nbytes = len(program.results), nbytes  # of all results
+        self.results = len(program.results)
+        self.sizes = sizes  # bytes of each result
+        self.nbytes = sum(sizes) - sum(sizes[result] for result, _ in rewrites)  # of memory that was not there before
         self.unique = frozenset(i for i, kind in enumerate(program.parameters) if kind != "buffer")
         self.tally = operator.tally
         self.mark = 0
@@ -156,9 +159,12 @@ def build(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     # Lists of results are faster to compile as graphs are.
     run = runtime.compile(program, program.name, single=len(results) == 1)
     rewrites = tuple((r, index) for r, (index, (_, resized)) in enumerate(zip(writes, stores)) if resized is None)
-    made = [t.nbytes for t in templates] + [t.nbytes for _, t in stores if t is not None]
-    kept = [call.tensors[index].untyped_storage().nbytes() for _, index in rewrites]
-    return Plan(operator, program, run, place, only, given=call.given(), rewrites=rewrites, nbytes=sum(made + kept))
+    sizes = [
+        call.tensors[index].untyped_storage().nbytes() if resized is None else resized.nbytes
+        for index, (_, resized) in zip(writes, stores)
+    ]
+    sizes += [t.nbytes for t in templates]
+    return Plan(operator, program, run, place, only, given=call.given(), rewrites=rewrites, sizes=tuple(sizes))
 
 
 def _apart(meta: torch.Tensor) -> View:

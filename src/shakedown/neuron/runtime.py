@@ -17,6 +17,7 @@ import pickle
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -146,7 +147,9 @@ def serialised(run: Callable[..., Any], name: str, signature: Sequence[Aval], do
     """
     given = [jax.ShapeDtypeStruct(shape, dtype, weak_type=weak) for shape, dtype, weak in signature]
     jitted: Any = compile(run, name, single=False, donate=donate)
-    compiled = jitted.lower(*given).compile()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Some donated buffers were not usable")  # some only free memory
+        compiled = jitted.lower(*given).compile()
     return pickle.dumps(serialize_executable.serialize(compiled))
 
 

@@ -106,7 +106,7 @@ class Groups:
             f"{zlib.crc32(repr(marks).encode()):08x}",
             tuple(plan.operator.name for plan in plans),
             tuple(lines) if lines else (None,) * len(plans),
-            tuple(plan.nbytes // plan.results for plan in plans for _ in range(plan.results)),
+            tuple(size for plan in plans for size in plan.sizes),
             # What demands something of its data may have to be run again, operator by operator.
             [] if any(plan.program.demands for plan in plans) else segment.large(),
         )

@@ -7,6 +7,7 @@ it, so no tensor can ever ask for it. The same goes for inputs, whose memory a f
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 import jax
@@ -72,10 +73,10 @@ class Segment:
             code += inputs
         self.code = tuple(code)
 
-    def needed(self) -> bytes:
-        """One byte for each result: 1 where a storage, or anything else, still refers to it."""
-        # Three references: the entry's list, the loop's name, the argument.
-        return bytes([sys.getrefcount(p) > 3 for _, _, outs in self.entries for p in outs])
+    def needed(self, others: int = 0) -> bytes:
+        """One byte for each result: 1 where a storage, or anything but `others` of the caller's, still refers to it."""
+        least = _OF_A_RESULT + others
+        return bytes([count > least for count in _result_counts(self.entries)])
 
     def large(self) -> list[int]:
         """Numbers of the externals that are buffers worth giving away. The same for all segments of one code."""
@@ -83,11 +84,11 @@ class Segment:
             i for i, v in enumerate(self.externals) if isinstance(v, jax.Array) and v.ndim and v.nbytes >= _DONATED_FROM
         ]
 
-    def free(self, among: list[int]) -> bytes:
+    def free(self, among: Iterable[int]) -> bytes:
         """One byte for each external: 1 where it is `among` them and nothing else refers to it."""
         externals, flags = self.externals, bytearray(len(self.externals))
         for i in among:
-            flags[i] = sys.getrefcount(externals[i]) == 2  # the list, and the argument
+            flags[i] = _external_count(externals, i) == _OF_AN_EXTERNAL
         return bytes(flags)
 
     def results(self) -> list[Pending]:
@@ -99,10 +100,12 @@ class Segment:
         Raises:
             OperatorFailed: the data do not meet an operator's demand. Values before it are in place.
         """
-        values: list[Any] = []
-        externals = self.externals
+        results, externals = self.results(), self.externals
+        last_use = {i: index for index, (_, inputs, _) in enumerate(self.entries) for i in inputs}
+        needed = self.needed(others=1)
+        free = self.free(range(len(externals)))
         for index, (plan, inputs, outs) in enumerate(self.entries):
-            given = [values[i] if i >= 0 else externals[~i] for i in inputs]
+            given = [results[i].value if i >= 0 else externals[~i] for i in inputs]
             if self.failed:
                 for value in given:
                     if type(value) is Failed:
@@ -110,15 +113,20 @@ class Segment:
             made = plan.run(*given)
             if type(made) is not list:
                 outs[0].value = made
-                values.append(made)
-                continue
-            if plan.program.demands:
-                broken = runtime.read_int(made.pop())
-                if broken:
-                    raise OperatorFailed(index, plan.program.demands[broken - 1])
-            for pending, value in zip(outs, made):
-                pending.value = value
-            values += made
+            else:
+                if plan.program.demands:
+                    broken = runtime.read_int(made.pop())
+                    if broken:
+                        raise OperatorFailed(index, plan.program.demands[broken - 1])
+                for pending, value in zip(outs, made):
+                    pending.value = value
+            # Memory is given back where plain eager execution gives it back.
+            for i in inputs:
+                if last_use[i] == index:
+                    if i < 0 and free[~i]:
+                        externals[~i] = None
+                    elif i >= 0 and not needed[i]:
+                        results[i].value = None
 
     def inputs_of(self, index: int) -> list[Any]:
         """The values that entry `index` takes, once all entries before it have run."""
@@ -138,3 +146,16 @@ class Segment:
             for result, parameter in plan.rewrites:
                 outs[result].value = before[parameter]
             plan.tally.runs -= 1
+
+
+def _result_counts(entries: list[Entry]) -> list[int]:
+    return [sys.getrefcount(p) for _, _, outs in entries for p in outs]
+
+
+def _external_count(externals: list[Any], i: int) -> int:
+    return sys.getrefcount(externals[i])
+
+
+# What the recording and the act of counting add differs between versions of Python, so it is counted on things nobody else has.
+_OF_A_RESULT = _result_counts([(None, [], [Pending(0)])])[0]  # type: ignore[list-item]
+_OF_AN_EXTERNAL = _external_count([Pending(0)], 0)
