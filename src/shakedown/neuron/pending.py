@@ -27,6 +27,7 @@ class Pending:
     __slots__ = ("number", "value")
 
     flush: Callable[[str], None]  # runs everything recorded, for a reason; set by the recorder
+    arrived: Callable[[int], None] | None = None  # told of each upload's bytes; set by the recorder
 
     def __init__(self, number: int) -> None:
         self.number = number

@@ -8,7 +8,7 @@ import torch
 
 from . import runtime
 from .buffer import contiguous_stride, template
-from .pending import value_of
+from .pending import Pending, value_of
 
 _CPU_KEY = torch._C.DispatchKey.CPU
 _set_metadata = torch.ops.aten.set_.source_Storage_storage_offset
@@ -60,6 +60,8 @@ def to_device(host: torch.Tensor) -> torch.Tensor:
     layout = template(host.dtype, size, stride)
     if host.numel() == 0:
         return layout.new(runtime.zeros(0, host.dtype))
+    if Pending.arrived is not None:
+        Pending.arrived(layout.nbytes)
     return layout.new(runtime.upload(host.detach().as_strided((host.numel(),), (1,))))
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
-import time
 from collections.abc import Callable
 
 
@@ -13,15 +13,25 @@ class IdleTimer:
     def __init__(self, seconds: float, beat: Callable[[], int], act: Callable[[], None]) -> None:
         self._seconds, self._beat, self._act = seconds, beat, act
         self._something = threading.Event()
+        self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
     def wake(self) -> None:
         """Something waits now."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._watch, name="shakedown-adaptive-idle", daemon=True)
+            atexit.register(self.stop)
             self._thread.start()
         if not self._something.is_set():
             self._something.set()
+
+    def stop(self) -> None:
+        """At exit: an `act` that is under way ends first. A thread that runs programs while Python ends brings it down."""
+        self._stopped.set()
+        self._something.set()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
 
     def forget(self) -> None:
         """In a forked child, where the thread is not."""
@@ -32,7 +42,8 @@ class IdleTimer:
         while True:
             self._something.wait()
             before = self._beat()
-            time.sleep(self._seconds)
+            if self._stopped.wait(self._seconds):
+                return
             now = self._beat()
             if now == -1:
                 self._something.clear()

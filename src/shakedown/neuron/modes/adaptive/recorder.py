@@ -12,6 +12,8 @@ import time
 from collections import Counter
 from typing import Any
 
+import jax.numpy as jnp
+
 from ... import config, events, runtime
 from ...pending import Failed, Pending
 from ...plan import Plan
@@ -42,13 +44,14 @@ class Recorder:
         self._most_bytes = config.ADAPTIVE_MEMORY() << 20
         self._stacks = config.ADAPTIVE_STACKS()
         self._skips = config.ADAPTIVE_SKIP()
+        self._zero = jnp.zeros((), jnp.int32)  # what seals in fused programs need
         self.cuts = Cuts(config.ADAPTIVE_LENGTH())
         self.groups = Groups()
         self.compiler = Compiler()
         self._timer = IdleTimer(config.ADAPTIVE_TIMEOUT() / 1e3, self._beat, self._flush_idle)
         self.flushes: Counter[str] = Counter()
         self.operators: Counter[str] = Counter()  # fused, each
-        Pending.flush = self.flush
+        Pending.flush, Pending.arrived = self.flush, self.arrived
 
     # --- recording ------------------------------------------------------------------------------------------------------
 
@@ -81,6 +84,14 @@ class Recorder:
             elif self._nbytes > self._most_bytes:
                 self.flush("memory")
         return made
+
+    def arrived(self, nbytes: int) -> None:
+        """Count `nbytes` of memory that came from elsewhere, and that the recording may soon be the only one to hold."""
+        with self._lock:
+            if self._entries:
+                self._nbytes += nbytes
+                if self._nbytes > self._most_bytes:
+                    self.flush("memory")
 
     def _beat(self) -> int:
         """A number that changes with every recorded operator; -1 while nothing waits."""
@@ -159,7 +170,7 @@ class Recorder:
         if wanted is not None:
             programs = tuple(plan.program for plan, _, _ in segment.entries)
             wiring = [tuple(inputs) for _, inputs, _ in segment.entries]
-            signature = tuple(map(runtime.aval_of, segment.externals))
+            signature = tuple(map(runtime.aval_of, (*segment.externals, self._zero)))
             if not self.compiler.submit(Job(group.name, programs, wiring, signature, wanted)):
                 group.programs.remove(wanted)
         return None, group
@@ -169,7 +180,7 @@ class Recorder:
         assert program.run is not None
         start_ns = time.perf_counter_ns() if events.listening else 0
         try:
-            made = program.run(*segment.externals)
+            made = program.run(*segment.externals, self._zero)
         except TypeError:  # the same views, but on buffers of another length or dtype
             return False
         if type(made) is not list:
