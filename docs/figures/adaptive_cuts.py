@@ -136,11 +136,13 @@ LEFT, PITCH, BAR, ROW, TOP = 12, 3, 30, 118, 14
 STYLE = """
 .paper { fill: #ffffff } text { fill: #24292f; font-size: 13px; font-family: sans-serif }
 .small { font-size: 11px; fill: #57606a }
-.name { font-size: 11px; font-family: monospace } .bracket, .phase { stroke: #57606a; fill: none } .cut { stroke: #cf222e; stroke-width: 1.5 }
+.name { font-size: 11px; font-family: monospace } .bracket, .phase { stroke: #57606a; fill: none }
+.cut { stroke: #cf222e; stroke-width: 1.5 }
 .reason { font-size: 11px; fill: #cf222e; text-anchor: middle } .middle { text-anchor: middle }
 @media (prefers-color-scheme: dark) {
 .paper { fill: #0d1117 } text { fill: #e6edf3 } .small { fill: #9da7b1 }
-.bracket, .phase { stroke: #9da7b1 } .cut { stroke: #ff7b72 } .reason { fill: #ff7b72 }
+.bracket, .phase { stroke: #9da7b1 }
+.cut { stroke: #ff7b72 } .reason { fill: #ff7b72 }
 }
 """
 

@@ -29,9 +29,8 @@ class IdleTimer:
         """At exit: an `act` that is under way ends first. A thread that runs programs while Python ends brings it down."""
         self._stopped.set()
         self._something.set()
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
     def forget(self) -> None:
         """In a forked child, where the thread is not."""
