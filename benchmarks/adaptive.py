@@ -16,7 +16,7 @@ from .rows import Row, compared
 from .side import Child
 
 _EAGER = "the same in plain eager"
-_STALL_STEPS = 200
+_STALL_STEPS, _STALL_MOST, _STALL_CHUNK = 200, 1000, 50
 _GROUP_STEPS, _CONSTANT_FROM = 500, 10
 _MEMORY_STEPS, _MEMORY_FROM, _MEMORY_CHUNK = 5000, 500, 500
 _FLAT = 16  # MiB: what allocators keep varies by a few
@@ -35,6 +35,7 @@ def _what_ran(child: Child, before: dict[str, int], settled: bool = True) -> dic
         "fused_share": _fused_share(before, report["state"]),
         "settled": settled,
         "programs_failed": report["status"]["programs"]["failed"],
+        "compile_seconds": report["compile_seconds"],
         "fallbacks": report["fallbacks"],
         "status": report["status"],
     }
@@ -77,39 +78,46 @@ def medium() -> Iterator[Row]:
     return _settled("medium", peers, f"adaptive, step of the medium decoder ({MEDIUM})", repeats=1, blocks=7)
 
 
+def _first_steps(adaptive: bool) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """At least the first steps of a new process after one that is not counted, and more until some were fused; its report."""
+    with Child("small", adaptive=adaptive) as child:
+        child.seconds(1)
+        steps = child.steps(_STALL_STEPS)
+        while adaptive and len(steps) < _STALL_MOST and not _fused_share(steps[-_STALL_CHUNK], steps[-1]):
+            steps += child.steps(_STALL_CHUNK)
+        return steps, child.report()
+
+
 def stall() -> Iterator[Row]:
     """The first steps, while fused programs compile in the background and are swapped in.
 
     Eager's executables come from the persistent cache (its side runs first) and plans from one step that is not counted. The
     two do not take turns by the step: adaptive eager's background work would run in eager's turn, and be free.
     """
-
-    def first_steps(adaptive: bool) -> list[dict[str, Any]]:
-        with Child("small", adaptive=adaptive) as child:
-            child.seconds(1)
-            return child.steps(_STALL_STEPS)
-
-    (eager, ours), foreign = quietest(lambda: (first_steps(False), first_steps(True)))
+    ((eager, _), (ours, report)), foreign = quietest(lambda: (_first_steps(False), _first_steps(True)))
     median = statistics.median(s["seconds"] for s in eager)
-    slowest = sorted((s["seconds"] / median, number) for number, s in enumerate(ours, 1))[::-1]
+    slowest = sorted(((s["seconds"] / median, number) for number, s in enumerate(ours, 1)), reverse=True)
+    noise = sorted((s["seconds"] / median for s in eager), reverse=True)
     ready = [s["ready"] for s in ours]
     detail = {
         "foreign": foreign,
         "noisy": foreign > QUIET,
+        "steps": len(ours),
         "eager_median_seconds": median,
         "slowest": [{"eager_medians": ratio, "step": number} for ratio, number in slowest[:5]],
-        "eager_slowest": sorted((s["seconds"] / median for s in eager), reverse=True)[:5],
+        "eager_slowest": noise[:5],
         "last_50_median": statistics.median(s["seconds"] for s in ours[-50:]) / median,
         "programs_arrived": {n: count for n, (count, old) in enumerate(zip(ready, [0, *ready]), 1) if count != old},
+        "compile_seconds": report["compile_seconds"],
+        "programs_failed": report["status"]["programs"]["failed"],
         "fused_share": _fused_share(ours[0], ours[-1]),
         "fused_share_of_last_step": _fused_share(ours[-2], ours[-1]),
         "seconds": {"ours": [s["seconds"] for s in ours], "eager": [s["seconds"] for s in eager]},
     }
     worst = slowest[0][0]
     figure = f"{worst:.2f}x; 2nd {slowest[1][0]:.2f}x, 5th {slowest[4][0]:.2f}x"
-    noise = detail["eager_slowest"][0]
-    peer = f"eager's median step (eager's own slowest: {noise:.2f}x)"
-    name = f"adaptive, slowest of the first {_STALL_STEPS} steps of the small decoder"
+    peer = f"eager's median step (eager's own slowest: {noise[0]:.2f}x)"
+    name = f"adaptive, slowest of the first {len(ours)} steps of the small decoder"
     yield _valid(Row(name, peer, "<= 2.00x", figure, worst <= 2, detail, worst))
 
 

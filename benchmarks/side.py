@@ -63,7 +63,7 @@ class Child:
         return self._ask("wait" if wait else "steps", count)
 
     def report(self) -> dict[str, Any]:
-        """``state`` as in :func:`_state`, adaptive eager's whole ``status``, ``fallbacks`` to the CPU, ``resident`` MiB."""
+        """Adaptive eager's ``state`` (:func:`_state`), ``status``, ``compile_seconds``; ``fallbacks``; ``resident`` MiB."""
         return self._ask("report")
 
     def close(self) -> None:
@@ -145,6 +145,7 @@ def _report() -> dict[str, Any]:
         resident = {"process": resident_mib(here), "compiler": sum(map(resident_mib, below))}
     return {
         "state": _state(),
+        "compile_seconds": [s for g in torch.neuron.adaptive.groups() for s in g["compile_seconds"]],
         "status": torch.neuron.adaptive.status(),
         "fallbacks": torch.neuron.get_fallback_ops(),
         "resident": resident,
