@@ -161,7 +161,7 @@ class Writer:
         return self.outcome.slots[slot]
 
     def pick(self, want: Callable[[torch.Tensor], bool] = lambda t: True) -> int:
-        """A slot of the pool whose tensor is as wanted; newer ones are likelier.
+        """A slot of the pool whose tensor is as wanted; new ones are likelier.
 
         Raises:
             Nothing: there is none.
@@ -169,7 +169,7 @@ class Writer:
         found = [i for i in self.pool if want(self.of(i))]
         if not found:
             raise Nothing
-        return max(self.random.choice(found), self.random.choice(found))
+        return self.random.choice(found[-4:] if self.chance(0.4) else found)
 
     def chance(self, share: float) -> bool:
         return self.random.random() < share
