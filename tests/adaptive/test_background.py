@@ -131,19 +131,19 @@ def test_a_process_that_keeps_dying_is_given_up_and_results_stay_right(monkeypat
     adaptive.wait(60)
     adaptive.reset()
     with _restored(monkeypatch) as compiler:
-        killed = set()
-        if compiler._process is not None:
-            compiler._process.kill()
-            compiler._process.wait()
+        killed: set[int] = set()
+        before = compiler._process
+        if before is not None:
+            before.kill()
+            before.wait()
         for n in range(8):
             for _ in range(3):
                 assert torch.equal(_segment(n).cpu(), _expected(n))
+                _until(lambda: not compiler.waiting or compiler._process not in (None, before), 20)
                 process = compiler._process
-                if compiler.waiting and _until(lambda: compiler._process is not None or not compiler.waiting, 20):
-                    process = compiler._process
-                    if process is not None and process.pid not in killed:
-                        process.kill()
-                        killed.add(process.pid)
+                if process not in (None, before):
+                    process.kill()
+                    killed.add(process.pid)
             assert adaptive.wait(60)
         assert len(killed) == 3
         status = adaptive.status()

@@ -39,7 +39,7 @@ class Pending:
         Raises:
             RuntimeError: its operator failed, or is being computed by the very call that asks.
         """
-        if self.value is None:
+        if self.value is None or type(self.value) is Failed:  # who asks for a lost value gets the timer's error itself
             Pending.flush(reason)
         if isinstance(self.value, Failed):
             raise RuntimeError(f"this tensor has no value, because an operator before it failed: {self.value.error}")

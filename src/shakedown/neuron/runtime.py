@@ -219,25 +219,29 @@ def zeros(length: int, dtype: torch.dtype) -> Array:
 
 
 _NUMBER_LIMIT = 4096
-_numbers: dict[type, dict[Any, Array | None]] = {bool: {}, int: {}, float: {}, complex: {}}
+_OFTEN = 100  # times
+_numbers: dict[type, dict[Any, Array | int]] = {bool: {}, int: {}, float: {}, complex: {}}
 
 
-def number(value: Any) -> Array:
-    """A Python number as a program takes it: a 0-d, weakly typed device value, or the number itself when it is new.
+def number(value: Any) -> Any:
+    """A Python number as a program takes it: a 0-d, weakly typed device value, or the number itself while it is rare.
 
-    A program converts a number as it is called, which costs less than making a value of it but more than having one. So a
-    number is made a value, and kept, when it comes for the second time. (0.0 and -0.0 are equal as keys.)
+    A program converts a number as it is called, in about 1 us; making a value of it beforehand takes about a hundred times
+    as long. So a number that came so often is made a value, and kept. (0.0 and -0.0 are equal as keys.)
     """
     known = _numbers[type(value)]
-    found = known.get(value, known)
-    if found is known or (value == 0 and type(value) is float):
-        if len(known) >= _NUMBER_LIMIT:
-            known.clear()
-        known[value] = None
+    found = known.get(value, 0)
+    if type(found) is not int:
+        return found
+    if value == 0 and type(value) is float:
         return value
-    if found is None:
-        found = known[value] = jnp.asarray(value)
-    return found
+    if found >= _OFTEN:
+        made = known[value] = jnp.asarray(value)
+        return made
+    if len(known) >= _NUMBER_LIMIT:
+        known.clear()
+    known[value] = found + 1
+    return value
 
 
 def host_scalar(tensor: torch.Tensor) -> Array:
