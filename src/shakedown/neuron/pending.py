@@ -17,7 +17,7 @@ class Failed:
 
     __slots__ = ("error",)
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         self.error = error
 
 
@@ -42,7 +42,8 @@ class Pending:
         if self.value is None or type(self.value) is Failed:  # who asks for a lost value gets the timer's error itself
             Pending.flush(reason)
         if isinstance(self.value, Failed):
-            raise RuntimeError(f"this tensor has no value, because an operator before it failed: {self.value.error}")
+            why = str(self.value.error) or type(self.value.error).__name__
+            raise RuntimeError(f"this tensor has no value, because an operator before it failed: {why}")
         if self.value is None:
             raise RuntimeError("a tensor was read while the operators that compute it were being run")
         return self.value

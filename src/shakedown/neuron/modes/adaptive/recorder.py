@@ -119,11 +119,12 @@ class Recorder:
             self.cuts.restart()
             self.flushes[reason] += 1
             self._running = True
+            how = "failed"
             try:
                 how = self._run(entries, first, lines)
             finally:
                 self._running = False
-            events.record("flush", reason, detail=how)
+                events.record("flush", reason, detail=how)
 
     def _flush_idle(self) -> None:
         with self._lock:
@@ -149,11 +150,8 @@ class Recorder:
             error = error_of(segment, failure, lines[failure.index] if lines else None)
             segment.abandon(failure.index, error)
             raise error from None
-        except Exception as error:
-            done = next(
-                (i for i, (_, _, outs) in enumerate(entries) if any(p.value is None for p in outs)), len(entries)
-            )
-            segment.abandon(done, error)
+        except BaseException as error:  # an interruption, too
+            segment.abandon(segment.done, error)
             raise
 
     def _program(self, segment: Segment, lines: list[str | None]) -> tuple[Fused | None, Group]:
@@ -190,6 +188,7 @@ class Recorder:
         results = segment.results()
         for number, value in zip(program.numbers, made):
             results[number].value = value
+        segment.done = len(segment.entries)
         group.runs_fused += 1
         group.bytes_saved += sum(n for n, kept in zip(group.nbytes, program.returns) if not kept)
         if events.listening:

@@ -28,7 +28,7 @@ Entry: TypeAlias = tuple[Plan, list[Any], list[Pending]]
 class OperatorFailed(Exception):
     """Entry number `index` broke `demand`, or (None) takes what an operator that failed earlier should have given."""
 
-    def __init__(self, index: int, demand: Demand | None, cause: Exception | None = None) -> None:
+    def __init__(self, index: int, demand: Demand | None, cause: BaseException | None = None) -> None:
         super().__init__(index, demand)
         self.index, self.demand, self.cause = index, demand, cause
 
@@ -39,11 +39,12 @@ class Segment:
     ``code`` says the same in one tuple: two segments with equal codes can be run by the same program.
     """
 
-    __slots__ = ("code", "entries", "externals", "failed")
+    __slots__ = ("code", "done", "entries", "externals", "failed")
 
     def __init__(self, entries: list[Entry], first: int) -> None:
         """`first` is the number of the entries' first result. Takes the references to inputs out of `entries`."""
         self.entries = entries
+        self.done = 0  # how many entries' values are in place
         self.externals: list[Any] = []
         self.failed = False  # whether an external has no value because its operator failed
         externals = self.externals
@@ -120,6 +121,7 @@ class Segment:
                         raise OperatorFailed(index, plan.program.demands[broken - 1])
                 for pending, value in zip(outs, made):
                     pending.value = value
+            self.done = index + 1
             # Memory is given back where plain eager execution gives it back.
             for i in inputs:
                 if last_use[i] == index:
@@ -133,7 +135,7 @@ class Segment:
         flat = self.results()
         return [flat[i].value if i >= 0 else self.externals[~i] for i in self.entries[index][1]]
 
-    def abandon(self, index: int, error: Exception) -> None:
+    def abandon(self, index: int, error: BaseException) -> None:
         """Leave everything as if execution had stopped before entry `index`: what it and later ones wrote is as before.
 
         New tensors that they were to make have no value, and reading one says why.
