@@ -12,6 +12,7 @@ XLA options, each with its reason:
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import pickle
 import sys
@@ -129,6 +130,8 @@ def compile(run: Callable[..., Any], name: str, *, single: bool, donate: Sequenc
     return jax.jit(program, donate_argnums=tuple(donate), compiler_options=_SINGLE if single else _GRAPH)
 
 
+_LINKED_BY_A_CALL = 64 << 20  # bytes of inputs
+
 # (sizes, dtype, whether it is weakly typed) of one input
 Aval: TypeAlias = tuple[tuple[int, ...], np.dtype[Any], bool]
 
@@ -153,9 +156,17 @@ def serialised(run: Callable[..., Any], name: str, signature: Sequence[Aval], do
     return pickle.dumps(serialize_executable.serialize(compiled))
 
 
-def load_executable(data: bytes) -> Callable[..., Any]:
-    """A callable on ``jax.Array``s from :func:`serialised`; it raises TypeError for inputs of another signature."""
-    return serialize_executable.deserialize_and_load(*pickle.loads(data))
+def load_executable(data: bytes, signature: Sequence[Aval]) -> Callable[..., Any]:
+    """A callable on ``jax.Array``s from :func:`serialised`; it raises TypeError for inputs of another signature.
+
+    It is called once on zeros, because the first call links its code, which takes far longer than a step may wait. Large
+    inputs are not made up for that: what computes on them takes long enough to hide it.
+    """
+    run = serialize_executable.deserialize_and_load(*pickle.loads(data))
+    if sum(math.prod(shape) * dtype.itemsize for shape, dtype, _ in signature) <= _LINKED_BY_A_CALL:
+        blanks = [np.zeros(shape, dtype) for shape, dtype, _ in signature]
+        run(*(blank.item() if weak else jnp.asarray(blank) for blank, (_, _, weak) in zip(blanks, signature)))
+    return run
 
 
 # --- moving -------------------------------------------------------------------------------------------------------------

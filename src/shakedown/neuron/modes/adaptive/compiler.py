@@ -132,7 +132,7 @@ class Compiler:
             raise RuntimeError(answer)
         executable, demands = answer
         job.target.demands = demands
-        return runtime.load_executable(executable)
+        return runtime.load_executable(executable, job.signature)
 
     def _ask(self, request: bytes) -> Any:
         """Send one request to the process, started if need be, and wait for its answer."""

@@ -7,6 +7,7 @@ operator by operator where it is not.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import Counter
@@ -21,12 +22,15 @@ from .compiler import Compiler, Job
 from .cuts import Cuts
 from .group import Fused, Group, Groups
 from .idle import IdleTimer
+from .interrupts import HeldBack
 from .replay import error_of
 from .segment import Entry, OperatorFailed, Segment
 from .stacks import line_of_caller
 
 # Flushes that the program itself causes happen at the same place again; these happen to it.
 _BY_CHANCE = {"timeout", "new operator", "deterministic", "profile", "reset"}
+
+_NOTHING_HELD = contextlib.nullcontext()
 
 
 class Recorder:
@@ -177,18 +181,20 @@ class Recorder:
         """Run `segment` by `program`; False if it was made for other buffers."""
         assert program.run is not None
         start_ns = time.perf_counter_ns() if events.listening else 0
-        try:
-            made = program.run(*segment.externals, self._zero)
-        except TypeError:  # the same views, but on buffers of another length or dtype
-            return False
-        if type(made) is not list:
-            made = [made]
-        if program.demands and runtime.read_int(made.pop()):
-            return False  # running one by one finds the operator
-        results = segment.results()
-        for number, value in zip(program.numbers, made):
-            results[number].value = value
-        segment.done = len(segment.entries)
+        # What it consumes cannot be consumed again, so an interruption must not get between it and its results.
+        with HeldBack() if 1 in program.consumes else _NOTHING_HELD:
+            try:
+                made = program.run(*segment.externals, self._zero)
+            except TypeError:  # the same views, but on buffers of another length or dtype
+                return False
+            if type(made) is not list:
+                made = [made]
+            if program.demands and runtime.read_int(made.pop()):
+                return False  # running one by one finds the operator
+            results = segment.results()
+            for number, value in zip(program.numbers, made):
+                results[number].value = value
+            segment.done = len(segment.entries)
         group.runs_fused += 1
         group.bytes_saved += sum(n for n, kept in zip(group.nbytes, program.returns) if not kept)
         if events.listening:
