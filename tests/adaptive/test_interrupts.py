@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -64,3 +66,33 @@ def test_interrupted_between_two_operators_what_ran_counts_and_the_rest_has_not_
         assert done < _STEPS
     counter.add_(1)
     assert counter.tolist() == [done + 1.0] * 3
+
+
+def test_interrupted_within_a_fused_program_all_of_it_has_happened_or_nothing() -> None:
+    m = torch.eye(_SIZE).roll(1, 0).to("neuron")
+    first = torch.arange(float(_SIZE)).reshape(-1, 1).expand(_SIZE, _SIZE).t().contiguous()
+    w, counter = first.to("neuron"), torch.zeros(3, device="neuron")
+    rounds = 0
+    for rounds in range(1, 8):  # noqa: B007
+        fused, each = operators()
+        _record(w, m, counter)
+        start = time.perf_counter()
+        torch.neuron.synchronize()
+        whole = time.perf_counter() - start
+        if operators() == (fused + 3 * _STEPS, each):
+            break
+        adaptive.wait(60)
+    else:
+        pytest.fail("never fused")
+    _record(w, m, counter)
+    timer = threading.Timer(whole / 2, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        _synchronize_and_idle()
+    timer.join()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    turns = int(counter[0].item())
+    assert turns in (rounds * _STEPS, (rounds + 1) * _STEPS)
+    assert torch.equal(w.cpu(), first.roll(-turns, 1))
+    counter.add_(1)
+    assert counter.tolist() == [turns + 1.0] * 3

@@ -34,6 +34,7 @@ class Fused:
     run: Callable[..., Any] | None = None
     error: str | None = None
     seconds: float = 0.0  # to compile, in the background
+    saves: int = 0  # bytes of results that a run does not return
     numbers: tuple[int, ...] = ()  # of the results returned, in order
     demands: list[Demand] = field(default_factory=list)  # of the data; then one more result says which is broken
 
@@ -82,6 +83,7 @@ class Group:
             made = Fused(bytes([1] * len(needed)), bytes(len(free)))
         else:
             made = Fused(needed, free)
+        made.saves = sum(size for size, kept in zip(self.nbytes, made.returns) if not kept)
         self.programs.append(made)
         return made
 

@@ -12,7 +12,7 @@ from typing import Any
 
 
 class HeldBack:
-    """Context manager: an interruption inside it comes at its end. It does nothing outside of the main thread, where none comes."""
+    """Context manager: an interruption inside it comes at its end. Only the main thread ever gets one."""
 
     __slots__ = ("_came", "_handler")
 

@@ -196,7 +196,7 @@ class Recorder:
                 results[number].value = value
             segment.done = len(segment.entries)
         group.runs_fused += 1
-        group.bytes_saved += sum(n for n, kept in zip(group.nbytes, program.returns) if not kept)
+        group.bytes_saved += program.saves
         if events.listening:
             events.emit_execute(f"adaptive::{group.name}", start_ns)
         return True
