@@ -8,12 +8,23 @@ JOBS   ?= 2
 SEED   ?= 0
 MINUTES ?= 30
 
-.PHONY: trial test check bench fuzz clean
+# Adaptive eager is decided when Python starts, so its tests are a pytest run of their own. Both run whatever becomes of the first.
+ADAPTIVE := SHAKEDOWN_ADAPTIVE=1
+
+.PHONY: trial test test-adaptive check bench fuzz clean
 trial: $(STAMP)
 	$(BIN)/shakedown run decoder
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	first=0; second=0; \
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --ignore tests/adaptive || first=$$?; \
+	$(ADAPTIVE) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/adaptive || second=$$?; \
+	echo "pytest: $$first (all but adaptive eager), $$second (adaptive eager)"; \
+	test $$first -eq 0 -a $$second -eq 0
+
+# The device's whole suite once more, with everything recorded: where the two modes differ, a test of plain eager fails.
+test-adaptive: $(STAMP)
+	$(ADAPTIVE) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/neuron tests/adaptive
 
 check: $(STAMP)
 	$(BIN)/ruff check src tests benchmarks examples

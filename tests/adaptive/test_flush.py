@@ -147,6 +147,18 @@ def test_the_event_stream_agrees_with_the_status() -> None:
     assert events.total("flush", "fused") == len(fused)
 
 
+def test_a_flush_that_fails_is_in_the_event_stream_too() -> None:
+    table, bad = torch.ones(3, 2, device="neuron"), torch.tensor([5], device="neuron")
+    for _ in range(3):
+        adaptive.reset()
+        events.clear()
+        torch.nn.functional.embedding(bad * 1, table)
+        with pytest.raises(IndexError):
+            torch.neuron.synchronize()
+    assert flushes() == {"synchronize": 1}
+    assert [(r["name"], r["detail"]) for r in events.snapshot() if r["kind"] == "flush"] == [("synchronize", "failed")]
+
+
 def test_operators_are_counted_when_they_are_recorded_however_they_run() -> None:
     counts = []
     for _ in range(6):
