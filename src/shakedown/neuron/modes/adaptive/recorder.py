@@ -77,7 +77,6 @@ class Recorder:
                 made = plan.place(args, kwargs, outs)
             if self._stacks:
                 self._lines.append(line_of_caller())
-            plan.operator.tally.runs += 1
             plan.tally.runs += 1
             length = len(self._entries)
             self._nbytes += plan.nbytes
