@@ -225,3 +225,20 @@ def test_a_data_loader_with_a_forked_worker_feeds_recorded_steps() -> None:
     for (batch,) in torch.utils.data.DataLoader(data, batch_size=2, num_workers=1, multiprocessing_context="fork"):
         total.add_((batch.to("neuron") * 2).sum(0))
     assert torch.equal(total.cpu(), (rows * 2).sum(0))
+
+
+def test_data_that_a_compiled_graph_refuses_are_refused_at_the_call_and_nothing_is_left_recorded() -> None:
+    compiled = torch.compile(lambda x, i: x.gather(0, i) * 2, backend="neuron")
+    x = torch.arange(6.0).to("neuron")
+    for _ in range(3):
+        assert torch.equal(compiled(x, torch.tensor([1, 5]).to("neuron")).cpu(), torch.tensor([2.0, 10.0]))
+        with pytest.raises(RuntimeError, match=r"index 6 is out of bounds .*of graph"):
+            compiled(x, torch.tensor([1, 6]).to("neuron"))
+        assert adaptive.status()["operators"]["waiting"] == 0
+        torch.neuron.synchronize()
+        late = x.gather(0, torch.tensor([7]).to("neuron"))
+        # An operator recorded before the graph has its own error, not the graph's.
+        with pytest.raises(RuntimeError, match=r"index 7 is out of bounds (?!.*of graph)"):
+            compiled(x, torch.tensor([1, 6]).to("neuron"))
+        with pytest.raises(RuntimeError, match="this tensor has no value"):
+            late.cpu()

@@ -27,6 +27,7 @@ from ..pending import value_of
 from ..program import Builder, Program, Ref
 from ..transfer import set_storage, to_device, view_on
 from ..views import View
+from . import adaptive
 
 _OPTIONS = {"model_name"}
 _numbers = itertools.count()
@@ -189,9 +190,11 @@ class _Graph:
         was to blame they may not, and then the demand itself is the error.
         """
         where = f"(in {broken.operator} of graph {self.name})"
+        adaptive.flush("compiled graph")  # what was recorded before has errors of its own
         try:
             # The graph's own writes are its last nodes, so they come after whatever raises.
             self.module(*arguments)
+            adaptive.flush("compiled graph")  # not recorded for later: the error is raised here
         except (IndexError, ValueError, RuntimeError) as error:
             raise type(error)(f"{error} {where}") from None
         raise broken.error(f"{broken.message} {where}")
