@@ -159,7 +159,7 @@ class _Graph:
             with _disable_current_modes():
                 views = [View.of(a) if isinstance(a, torch.Tensor) else None for a in arguments]
                 program, mutated, outputs = self._lower(views)
-                run = runtime.compile(program, program.name, single=False)
+                run = runtime.compile(program, program.name, holds="graph")
                 try:
                     results = run(*buffers)
                     if self.profile is not None:

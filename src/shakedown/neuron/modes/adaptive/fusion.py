@@ -7,18 +7,29 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
+import torch
 
 from ...lowering.common import Array, is_complex, is_float
+from ...operators import Operator
 from ...program import Parameter, Program, Ref, Step, map_refs
 
 Wiring = Sequence[Sequence[int]]  # for each member, what its parameters are: result n of the whole, or external ~n
 
 
-def fuse(name: str, programs: Sequence[Program], wiring: Wiring, kept: Sequence[int]) -> Program:
+def is_pointwise(operator: Operator) -> bool:
+    """Whether each element of the result depends on one element of each input, so that fusing cannot change any order."""
+    name = operator.op._schema.name
+    return torch.Tag.pointwise in operator.op.tags or (name.startswith("aten::_foreach_") and "norm" not in name)
+
+
+def fuse(
+    name: str, programs: Sequence[Program], pointwise: Sequence[bool], wiring: Wiring, kept: Sequence[int]
+) -> Program:
     """The program that computes `programs` one after the other and returns their results numbered in `kept`.
 
-    Between two members a value is packed into its buffer, sealed, and read again, so it is rounded as between two
-    executables. The last parameter is the 0 (int32[]) that the seals need.
+    It rounds as they do one by one. Between two members a value is packed into its buffer and read again; where both are
+    `pointwise` it is sealed, so that they are still computed in one loop, and elsewhere a barrier keeps them apart. The
+    last parameter is the 0 (int32[]) that the seals need.
     """
     kinds: dict[int, Parameter] = {}
     for program, inputs in zip(programs, wiring):
@@ -26,16 +37,19 @@ def fuse(name: str, programs: Sequence[Program], wiring: Wiring, kept: Sequence[
     parameters = (*(kinds[i] for i in range(len(kinds))), "number")
     zero = Ref(len(kinds))
     steps: list[Step] = []
-    results: list[Ref] = []
-    read = {n for inputs in wiring for n in inputs if n >= 0}
+    results: list[Ref] = []  # as they are returned
+    inside: list[Ref] = []  # as other members read them
+    readers: dict[int, bool] = {}  # result that another member reads -> whether all of them are pointwise
+    for alike, inputs in zip(pointwise, wiring):
+        readers.update({n: alike and readers.get(n, True) for n in inputs if n >= 0})
 
     def append(step: Step) -> Ref:
         to = Ref(len(parameters) + len(steps))
         steps.append(replace(step, to=to))
         return to
 
-    for program, inputs in zip(programs, wiring):
-        values = [results[n] if n >= 0 else Ref(~n) for n in inputs]
+    for program, alike, inputs in zip(programs, pointwise, wiring):
+        values = [inside[n] if n >= 0 else Ref(~n) for n in inputs]
 
         def moved(ref: Ref, values: list[Ref] = values) -> Ref:
             return values[ref.index]
@@ -44,10 +58,20 @@ def fuse(name: str, programs: Sequence[Program], wiring: Wiring, kept: Sequence[
             values.append(append(replace(step, args=map_refs(step.args, moved), kwargs=map_refs(step.kwargs, moved))))
         for result in program.results:
             value = values[result.index]
-            if len(results) in read:
-                value = append(Step("call", value, (value, zero), name="seal", lowering=sealed))
             results.append(value)
+            if len(inside) in readers:
+                apart = sealed if alike and readers[len(inside)] else held
+                value = append(Step("call", value, (value, zero), name=apart.__name__, lowering=apart))
+            inside.append(value)
     return Program(name, parameters, tuple(steps), tuple(results[n] for n in kept)).verify()
+
+
+def held(value: Array, zero: Array) -> Array:
+    """`value`, behind a barrier: nothing after it is fused with, or folded into, what is before it.
+
+    A sum takes another order in a loop that computes its terms as well, and a dot takes another for another layout.
+    """
+    return jax.lax.optimization_barrier(value)
 
 
 _BITS = {2: jnp.int16, 4: jnp.int32, 8: jnp.int64}
@@ -56,9 +80,8 @@ _BITS = {2: jnp.int16, 4: jnp.int32, 8: jnp.int64}
 def sealed(value: Array, zero: Array) -> Array:
     """`value`, bit for bit, but the compiler does not know: its bits are xor-ed with a `zero` that it cannot see through.
 
-    Fusing across operators, LLVM contracts the product of one and the sum of the next into one rounding, and XLA folds layouts
-    and factors of one operator into a neighbouring dot, which then sums in another order; no option turns that off, and XLA
-    for CPUs removes optimisation barriers before it fuses. A seal can be fused across, but not reasoned through.
+    In one loop, LLVM contracts the product of one operator and the sum of the next into one rounding, and no option turns
+    that off. A seal can be fused across, but not reasoned through.
     """
     if is_complex(value.dtype):
         return jax.lax.complex(sealed(value.real, zero), sealed(value.imag, zero))

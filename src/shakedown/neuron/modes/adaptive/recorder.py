@@ -20,6 +20,7 @@ from ...pending import Failed, Pending
 from ...plan import Plan
 from .compiler import Compiler, Job
 from .cuts import Cuts
+from .fusion import is_pointwise
 from .group import Fused, Group, Groups
 from .idle import IdleTimer
 from .interrupts import HeldBack
@@ -169,10 +170,11 @@ class Recorder:
             return found, group
         wanted = group.wants(needed, free)
         if wanted is not None:
-            programs = tuple(plan.program for plan, _, _ in segment.entries)
+            plans = [plan for plan, _, _ in segment.entries]
+            programs, pointwise = tuple(p.program for p in plans), tuple(is_pointwise(p.operator) for p in plans)
             wiring = [tuple(inputs) for _, inputs, _ in segment.entries]
             signature = tuple(map(runtime.aval_of, (*segment.externals, self._zero)))
-            if not self.compiler.submit(Job(group.name, programs, wiring, signature, wanted)):
+            if not self.compiler.submit(Job(group.name, programs, pointwise, wiring, signature, wanted)):
                 group.programs.remove(wanted)
         return None, group
 
