@@ -18,7 +18,7 @@ import torch
 
 from .bits import Difference, difference
 
-Policy = Callable[[int], bool]  # slot -> whether it is kept
+Policy = Callable[[int, int], bool]  # (slot, round) -> whether it is kept
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Program:
         head = [f"s{i} = {str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for i, t in enumerate(self.start)]
         return "\n".join([*head, *map(str, self.steps)])
 
-    def replay(self, keep: Policy) -> Outcome:
+    def replay(self, keep: Policy, round: int = 0) -> Outcome:
         """Run the steps. Slots that no later step takes are dropped at once unless `keep` says otherwise."""
         torch.manual_seed(self.seed)
         slots: dict[int, Any] = {i: t.to("neuron") for i, t in enumerate(self.start)}
@@ -79,7 +79,7 @@ class Program:
         for number, step in enumerate(self.steps):
             _take(number, step, outcome)
             for slot in step.dead:
-                if not keep(slot):
+                if not keep(slot, round):
                     slots.pop(slot, None)
         return outcome
 
