@@ -160,6 +160,21 @@ def test_a_flush_that_fails_is_in_the_event_stream_too() -> None:
     assert [(r["name"], r["detail"]) for r in events.snapshot() if r["kind"] == "flush"] == [("synchronize", "failed")]
 
 
+def test_listeners_hear_operators_that_run_one_by_one_by_name_and_fused_ones_as_their_group() -> None:
+    heard: list[list[str]] = []
+    for _ in range(6):
+        seen: list[events.Event] = []
+        with events.subscribe(seen.append):
+            x = _begin()
+            (x @ x + 1).cpu()
+        heard.append([e.name for e in seen if e.kind == "execute"])
+        assert all(e.duration_ns > 0 for e in seen if e.kind == "execute")
+        adaptive.wait(60)
+    (group,) = {g["name"] for g in adaptive.groups() if g["runs_fused"]}
+    assert heard[0] == ["aten::ones", "aten::mul.Tensor", "aten::mm", "aten::add.Tensor"]
+    assert heard[-1] == [f"adaptive::{group}"]
+
+
 def test_operators_are_counted_when_they_are_recorded_however_they_run() -> None:
     counts = []
     for _ in range(6):

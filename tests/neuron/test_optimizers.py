@@ -194,7 +194,7 @@ def test_a_learning_rate_schedule_compiles_nothing_new(name: str, mode: dict[str
         rates.add(optimizer.param_groups[0]["lr"])
         schedule.step()
     assert len(rates) > 8, "the schedule is meant to change the rate"
-    assert events.total("compile") == 0, events.names("compile")
+    assert [n for n in events.names("compile") if not n.startswith("adaptive::")] == []
     assert events.total("execute") > 0
 
 

@@ -7,12 +7,13 @@ it, so no tensor can ever ask for it. The same goes for inputs, whose memory a f
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 import jax
 
-from ... import runtime
+from ... import events, runtime
 from ...lowering.checks import Demand
 from ...pending import Failed, Pending
 from ...plan import Plan
@@ -111,7 +112,10 @@ class Segment:
                 for value in given:
                     if type(value) is Failed:
                         raise OperatorFailed(index, None, value.error)
+            start_ns = time.perf_counter_ns() if events.listening else 0
             made = plan.run(*given)
+            if start_ns:
+                events.emit_execute(plan.operator.name, start_ns)
             if type(made) is not list:
                 outs[0].value = made
             else:
