@@ -106,5 +106,6 @@ def test_errors_are_the_cpus(indices, offsets):
     with pytest.raises(RuntimeError) as expected:
         F.embedding_bag(indices, weight, offsets, mode="sum")
     with pytest.raises(RuntimeError) as actual:
-        F.embedding_bag(indices.to("neuron"), weight.to("neuron"), offsets.to("neuron"), mode="sum")
-    assert str(actual.value) == str(expected.value)
+        # (Its value is read because adaptive eager raises no sooner, and then names the operator.)
+        F.embedding_bag(indices.to("neuron"), weight.to("neuron"), offsets.to("neuron"), mode="sum").cpu()
+    assert str(actual.value).partition(" (in aten::")[0].rstrip() == str(expected.value).rstrip()
