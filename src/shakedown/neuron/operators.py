@@ -58,6 +58,7 @@ class Operator:
         "name",
         "op",
         "plans",
+        "pointwise",
         "random",
         "roles",
         "specialised",
@@ -94,5 +95,8 @@ class Operator:
             for a in op._schema.arguments
             if (a.alias_info is not None and a.alias_info.is_write) or a.name in silent
         )
+        # Each element of a result depends on one element of each input, so fusing with others cannot change any order.
+        lists = op._schema.name.startswith("aten::_foreach_") and "norm" not in op._schema.name
+        self.pointwise = lists or torch.Tag.pointwise in op.tags
         self.plans: dict[Any, Any] = {}
         self.tally = events.tally(self.name, events.DECOMPOSED if self.decomposition is not None else "")

@@ -7,19 +7,11 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
-import torch
 
 from ...lowering.common import Array, is_complex, is_float
-from ...operators import Operator
 from ...program import Parameter, Program, Ref, Step, map_refs
 
 Wiring = Sequence[Sequence[int]]  # for each member, what its parameters are: result n of the whole, or external ~n
-
-
-def is_pointwise(operator: Operator) -> bool:
-    """Whether each element of the result depends on one element of each input, so that fusing cannot change any order."""
-    name = operator.op._schema.name
-    return torch.Tag.pointwise in operator.op.tags or (name.startswith("aten::_foreach_") and "norm" not in name)
 
 
 def fuse(

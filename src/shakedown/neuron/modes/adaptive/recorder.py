@@ -20,7 +20,6 @@ from ...pending import Failed, Pending
 from ...plan import Plan
 from .compiler import Compiler, Job
 from .cuts import Cuts
-from .fusion import is_pointwise
 from .group import Fused, Group, Groups
 from .idle import IdleTimer
 from .interrupts import HeldBack
@@ -171,7 +170,7 @@ class Recorder:
         wanted = group.wants(needed, free)
         if wanted is not None:
             plans = [plan for plan, _, _ in segment.entries]
-            programs, pointwise = tuple(p.program for p in plans), tuple(is_pointwise(p.operator) for p in plans)
+            programs, pointwise = tuple(p.program for p in plans), tuple(p.operator.pointwise for p in plans)
             wiring = [tuple(inputs) for _, inputs, _ in segment.entries]
             signature = tuple(map(runtime.aval_of, (*segment.externals, self._zero)))
             if not self.compiler.submit(Job(group.name, programs, pointwise, wiring, signature, wanted)):
