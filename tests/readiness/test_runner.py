@@ -32,6 +32,12 @@ def test_finished(tmp_path: Path) -> None:
     assert (tmp_path / "logs" / "eager-float32.stdout").read_text().strip() == str(tmp_path / "cache")
 
 
+def test_a_switch_of_the_callers_does_not_change_a_cells_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHAKEDOWN_ADAPTIVE", "1")
+    result = ended(tmp_path, "import torch; assert not torch.neuron.adaptive.enabled()")
+    assert result.status == "finished", result.reason
+
+
 def test_crashed_keeps_standard_error(tmp_path: Path) -> None:
     result = ended(tmp_path, "raise RuntimeError('out of tape')")
     assert (result.status, result.exit_code) == ("crashed", 1)

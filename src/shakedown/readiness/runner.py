@@ -52,6 +52,9 @@ def frozen_environment(threads: int, cache: Path | None) -> dict[str, str]:
         "OPENBLAS_NUM_THREADS": count,
         "PYTHONHASHSEED": "0",  # iteration order of sets reaches graph capture and cache keys
         "PYTHONUNBUFFERED": "1",  # a killed process must not take its last words with it
+        # No cell of the trial is adaptive eager yet, and the caller's own switch must not make one of a plain cell.
+        "SHAKEDOWN_ADAPTIVE": "0",
+        "TORCH_NEURONX_ENABLE_CONCATENATION": "0",
     }
     if cache is not None:
         fixed["SHAKEDOWN_CACHE_DIR"] = str(cache)  # the embedded device keeps compiled programs here
