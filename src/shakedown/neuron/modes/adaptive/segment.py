@@ -18,6 +18,7 @@ from ...lowering.checks import Demand
 from ...pending import Failed, Pending
 from ...plan import Plan
 
+_SPARED_FROM = 1 << 20  # bytes of results: below, giving memory back within the segment costs more than it saves
 _DONATED_FROM = 4096  # bytes: below, giving memory back early is not worth a program that depends on it
 
 
@@ -103,9 +104,11 @@ class Segment:
             OperatorFailed: the data do not meet an operator's demand. Values before it are in place.
         """
         results, externals = self.results(), self.externals
-        last_use = {i: index for index, (_, inputs, _) in enumerate(self.entries) for i in inputs}
-        needed = self.needed(others=1)
-        free = self.free(range(len(externals)))
+        spares = sum([plan.nbytes for plan, _, _ in self.entries]) > _SPARED_FROM
+        if spares:
+            last_use = {i: index for index, (_, inputs, _) in enumerate(self.entries) for i in inputs}
+            needed = self.needed(others=1)
+            free = self.free(range(len(externals)))
         for index, (plan, inputs, outs) in enumerate(self.entries):
             given = [results[i].value if i >= 0 else externals[~i] for i in inputs]
             if self.failed:
@@ -127,7 +130,7 @@ class Segment:
                     pending.value = value
             self.done = index + 1
             # Memory is given back where plain eager execution gives it back.
-            for i in inputs:
+            for i in inputs if spares else ():
                 if last_use[i] == index:
                     if i < 0 and free[~i]:
                         externals[~i] = None
