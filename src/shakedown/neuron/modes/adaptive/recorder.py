@@ -187,6 +187,11 @@ class Recorder:
                 made = program.run(*segment.externals, self._zero)
             except TypeError:  # the same views, but on buffers of another length or dtype
                 return False
+            except Exception as error:
+                if 1 in program.consumes:
+                    raise
+                program.run, program.error = None, f"{type(error).__name__}: {error}"  # never again
+                return False
             if type(made) is not list:
                 made = [made]
             if program.demands and runtime.read_int(made.pop()):
