@@ -16,6 +16,7 @@ import argparse
 import json
 import sys
 import time
+import warnings
 import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -187,6 +188,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--show", type=int, metavar="SEED", help="print this program and do nothing else")
     options = parser.parse_args(argv)
+    warnings.simplefilter("ignore")  # of the operators under test
     torch.neuron.init()
     if not torch.neuron.adaptive.enabled():
         parser.error("set SHAKEDOWN_ADAPTIVE=1")
