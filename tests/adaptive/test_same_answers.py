@@ -27,8 +27,8 @@ def test_random_programs(seed: int, policies: list[str]) -> None:
 def test_samples_of_the_operator_database() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the operators under test
-        calls = next(database.groups(seed=11, size=16))
-        found = database.compare(calls)
+        calls = next(database.groups(seed=12, size=16))
+        found = database.compare(calls, rounds=6)
     assert not [(str(call), d.problem) for call, d in found.differences]
     assert found.fused > 8, found
     assert len(found.calls) > 12, found.skipped
