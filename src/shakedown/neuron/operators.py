@@ -46,10 +46,22 @@ def qualified_name(op: OpOverload) -> str:
     return f"{op._schema.name}.{overload}" if overload else op._schema.name
 
 
+# Pointwise, and every step of it rounded in the one way that IEEE 754 allows: no loop that it is compiled into changes its bits.
+_ARITHMETIC = {
+    *("add", "sub", "rsub", "mul", "div", "neg", "abs", "sqrt", "addcmul", "addcdiv", "lerp", "sign"),
+    *("maximum", "minimum", "fmax", "fmin", "clamp", "clamp_min", "clamp_max", "floor", "ceil", "trunc", "round"),
+    *("relu", "threshold", "threshold_backward", "hardtanh", "hardtanh_backward", "leaky_relu", "leaky_relu_backward"),
+    *("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "where", "masked_fill", "fill", "zero"),
+    *("logical_and", "logical_or", "logical_not", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_not"),
+    *("bitwise_xor", "copy", "_to_copy", "clone"),
+}
+
+
 class Operator:
     """What all calls of one overload share: its schema read once, its lowering, and its plans."""
 
     __slots__ = (
+        "arithmetic",
         "decomposition",
         "draws",
         "functional",
@@ -58,7 +70,6 @@ class Operator:
         "name",
         "op",
         "plans",
-        "pointwise",
         "random",
         "roles",
         "specialised",
@@ -95,8 +106,7 @@ class Operator:
             for a in op._schema.arguments
             if (a.alias_info is not None and a.alias_info.is_write) or a.name in silent
         )
-        # Each element of a result depends on one element of each input, so fusing with others cannot change any order.
-        lists = op._schema.name.startswith("aten::_foreach_") and "norm" not in op._schema.name
-        self.pointwise = lists or torch.Tag.pointwise in op.tags
+        base = op._schema.name.partition("::")[2]
+        self.arithmetic = base.removeprefix("_foreach_").removesuffix("_") in _ARITHMETIC
         self.plans: dict[Any, Any] = {}
         self.tally = events.tally(self.name, events.DECOMPOSED if self.decomposition is not None else "")

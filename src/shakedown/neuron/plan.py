@@ -156,9 +156,9 @@ def build(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     program = builder.finish(results)
     place = _finisher(stores, templates, _assembler(call, outs, fresh, metas))
     only = templates[0] if isinstance(outs, torch.Tensor) and not stores else None
-    # Lists of results are faster to compile as graphs are; reductions and the like must be, to round as in a segment.
-    simple = len(results) == 1 and operator.pointwise and operator.op._schema.name not in _ROUNDED_BY_EMITTERS
-    run = runtime.compile(program, program.name, holds="pointwise" if simple else "graph")
+    # Lists of results are faster to compile as graphs are; what is more than arithmetic must be, to round as in a segment.
+    simple = len(results) == 1 and operator.arithmetic
+    run = runtime.compile(program, program.name, holds="arithmetic" if simple else "graph")
     rewrites = tuple((r, index) for r, (index, (_, resized)) in enumerate(zip(writes, stores)) if resized is None)
     sizes = [
         call.tensors[index].untyped_storage().nbytes() if resized is None else resized.nbytes
@@ -279,11 +279,6 @@ def _extent(tensor: torch.Tensor) -> tuple[int, int]:
     start = tensor.storage_offset() * tensor.dtype.itemsize
     return start, start + storage_nbytes(tensor.dtype, tuple(tensor.shape), tuple(tensor.stride())) - 1
 
-
-# XLA's two ways to compile a loop use different polynomials for these: alone and in a segment they must be compiled alike.
-_ROUNDED_BY_EMITTERS = {
-    f"aten::{name}{suffix}" for name in ("gelu", "gelu_backward", "tan", "atan", "atan2") for suffix in ("", "_")
-}
 
 _COMPUTED_IN_OUT = {"aten::sum", "aten::nansum", "aten::prod", "aten::mean"}  # in the dtype of their ``out=``
 

@@ -4,8 +4,9 @@ XLA options, each with its reason:
 
 - ``xla_allow_excess_precision=False``: a chain of bfloat16 operators in one program rounds after each of them, as
   eager execution does.
-- ``xla_cpu_use_fusion_emitters=False`` for one pointwise operator: halves the compile time of a tiny kernel at the same
-  speed. Everything else keeps the emitters, which make graphs faster and decide in which order a sum is taken.
+- ``xla_cpu_use_fusion_emitters=False`` for one arithmetic operator: halves the compile time of a tiny kernel at the same
+  speed. Everything else keeps the emitters, which make graphs faster, and decide in which order a sum is taken and which
+  polynomial stands for a function.
 - ``xla_disable_hlo_passes=cse_barrier_expander`` for segments: XLA for CPUs removes optimisation barriers before it fuses
   operators; with barriers in place an operator of a segment is compiled as it is alone.
 - ``jax_cpu_enable_async_dispatch=False``: on the CPU plugin a small call costs a third when it completes on return.
@@ -114,9 +115,9 @@ def note_trace(name: str) -> None:
     _tracing.name = name
 
 
-_Holds: TypeAlias = Literal["pointwise", "graph", "segment"]
+_Holds: TypeAlias = Literal["arithmetic", "graph", "segment"]
 _OPTIONS: dict[_Holds, dict[str, Any]] = {
-    "pointwise": {"xla_allow_excess_precision": False, "xla_cpu_use_fusion_emitters": False},
+    "arithmetic": {"xla_allow_excess_precision": False, "xla_cpu_use_fusion_emitters": False},
     "graph": {"xla_allow_excess_precision": False},
     "segment": {"xla_allow_excess_precision": False, "xla_disable_hlo_passes": "cse_barrier_expander"},
 }
@@ -125,7 +126,7 @@ _OPTIONS: dict[_Holds, dict[str, Any]] = {
 def compile(run: Callable[..., Any], name: str, *, holds: _Holds, donate: Sequence[int] = ()) -> Callable[..., Any]:
     """A callable on ``jax.Array``s that compiles `run` on its first call for each signature of inputs.
 
-    `holds`: one pointwise operator, any other operator or a captured graph, or a segment of adaptive eager. Inputs
+    `holds`: one arithmetic operator, any other operator or a captured graph, or a segment of adaptive eager. Inputs
     numbered in `donate` are consumed.
     """
 

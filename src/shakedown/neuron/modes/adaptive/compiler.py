@@ -38,7 +38,7 @@ class Job:
 
     name: str
     programs: tuple[Program, ...]
-    pointwise: tuple[bool, ...]  # each of them
+    arithmetic: tuple[bool, ...]  # each of them
     wiring: Wiring
     signature: tuple[runtime.Aval, ...]
     target: Fused
@@ -126,7 +126,7 @@ class Compiler:
                 self._idle.notify_all()
 
     def _compiled(self, job: Job) -> Callable[..., Any]:
-        program = fuse(f"adaptive_{job.name}", job.programs, job.pointwise, job.wiring, job.target.numbers)
+        program = fuse(f"adaptive_{job.name}", job.programs, job.arithmetic, job.wiring, job.target.numbers)
         donate = [i for i, given in enumerate(job.target.consumes) if given]
         answer = self._ask(cloudpickle.dumps((program, job.signature, donate)))
         if isinstance(answer, str):

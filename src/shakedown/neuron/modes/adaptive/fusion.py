@@ -15,12 +15,12 @@ Wiring = Sequence[Sequence[int]]  # for each member, what its parameters are: re
 
 
 def fuse(
-    name: str, programs: Sequence[Program], pointwise: Sequence[bool], wiring: Wiring, kept: Sequence[int]
+    name: str, programs: Sequence[Program], arithmetic: Sequence[bool], wiring: Wiring, kept: Sequence[int]
 ) -> Program:
     """The program that computes `programs` one after the other and returns their results numbered in `kept`.
 
     It rounds as they do one by one. Between two members a value is packed into its buffer and read again; where both are
-    `pointwise` it is sealed, so that they are still computed in one loop, and elsewhere a barrier keeps them apart. The
+    `arithmetic` it is sealed, so that they are still computed in one loop, and elsewhere a barrier keeps them apart. The
     last parameter is the 0 (int32[]) that the seals need.
     """
     kinds: dict[int, Parameter] = {}
@@ -31,16 +31,16 @@ def fuse(
     steps: list[Step] = []
     results: list[Ref] = []  # as they are returned
     inside: list[Ref] = []  # as other members read them
-    readers: dict[int, bool] = {}  # result that another member reads -> whether all of them are pointwise
-    for alike, inputs in zip(pointwise, wiring):
-        readers.update({n: alike and readers.get(n, True) for n in inputs if n >= 0})
+    readers: dict[int, bool] = {}  # result that another member reads -> whether all of them are arithmetic
+    for simple, inputs in zip(arithmetic, wiring):
+        readers.update({n: simple and readers.get(n, True) for n in inputs if n >= 0})
 
     def append(step: Step) -> Ref:
         to = Ref(len(parameters) + len(steps))
         steps.append(replace(step, to=to))
         return to
 
-    for program, alike, inputs in zip(programs, pointwise, wiring):
+    for program, simple, inputs in zip(programs, arithmetic, wiring):
         values = [inside[n] if n >= 0 else Ref(~n) for n in inputs]
 
         def moved(ref: Ref, values: list[Ref] = values) -> Ref:
@@ -52,7 +52,7 @@ def fuse(
             value = values[result.index]
             results.append(value)
             if len(inside) in readers:
-                apart = sealed if alike and readers[len(inside)] else held
+                apart = sealed if simple and readers[len(inside)] else held
                 value = append(Step("call", value, (value, zero), name=apart.__name__, lowering=apart))
             inside.append(value)
     return Program(name, parameters, tuple(steps), tuple(results[n] for n in kept)).verify()
@@ -61,7 +61,8 @@ def fuse(
 def held(value: Array, zero: Array) -> Array:
     """`value`, behind a barrier: nothing after it is fused with, or folded into, what is before it.
 
-    A sum takes another order in a loop that computes its terms as well, and a dot takes another for another layout.
+    A sum takes another order in a loop that computes its terms as well, a dot another for another layout, and the polynomial of
+    a function is contracted otherwise where its loop is vectorised otherwise.
     """
     return jax.lax.optimization_barrier(value)
 

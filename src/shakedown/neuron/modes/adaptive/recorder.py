@@ -170,10 +170,10 @@ class Recorder:
         wanted = group.wants(needed, free)
         if wanted is not None:
             plans = [plan for plan, _, _ in segment.entries]
-            programs, pointwise = tuple(p.program for p in plans), tuple(p.operator.pointwise for p in plans)
+            programs, arithmetic = tuple(p.program for p in plans), tuple(p.operator.arithmetic for p in plans)
             wiring = [tuple(inputs) for _, inputs, _ in segment.entries]
             signature = tuple(map(runtime.aval_of, (*segment.externals, self._zero)))
-            if not self.compiler.submit(Job(group.name, programs, pointwise, wiring, signature, wanted)):
+            if not self.compiler.submit(Job(group.name, programs, arithmetic, wiring, signature, wanted)):
                 group.programs.remove(wanted)
         return None, group
 
