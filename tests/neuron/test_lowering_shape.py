@@ -172,7 +172,7 @@ def test_views_in_functional_graphs(name, removes):
     buffer = builder.parameter("buffer")
     read = builder.read(buffer, View.of(x))
     program = builder.finish(GraphLowering(builder).run(graph, [read]))
-    got = runtime.compile(program, name, single=False)(runtime.upload(x.view(-1)))
+    got = runtime.compile(program, name, holds="graph")(runtime.upload(x.view(-1)))
     if program.demands:
         assert int(got.pop()) == 0
     for array, want in zip(got if isinstance(got, list) else [got], flat(x), strict=True):
