@@ -238,15 +238,15 @@ def zeros(length: int, dtype: torch.dtype) -> Array:
 
 
 _NUMBER_LIMIT = 4096
-_OFTEN = 100  # times
+_OFTEN = 2  # times
 _numbers: dict[type, dict[Any, Array | int]] = {bool: {}, int: {}, float: {}, complex: {}}
 
 
 def number(value: Any) -> Any:
     """A Python number as a program takes it: a 0-d, weakly typed device value, or the number itself while it is rare.
 
-    A program converts a number as it is called, in about 1 us; making a value of it beforehand takes about a hundred times
-    as long. So a number that came so often is made a value, and kept. (0.0 and -0.0 are equal as keys.)
+    A program converts a number as it is called, which takes some microseconds each time; making a value of it takes a
+    few times as long, once. So a number that keeps coming is made a value. (0.0 and -0.0 are equal as keys.)
     """
     known = _numbers[type(value)]
     found = known.get(value, 0)
