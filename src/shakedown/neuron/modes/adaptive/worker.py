@@ -20,6 +20,7 @@ def main() -> None:
 
     from ... import runtime
     from . import wire
+    from .fusion import fuse
 
     runtime.start()
     while True:
@@ -28,7 +29,8 @@ def main() -> None:
         except EOFError:
             return
         try:
-            program, signature, donate = cloudpickle.loads(request)
+            name, (members, *wired), signature, donate = cloudpickle.loads(request)
+            program = fuse(name, [cloudpickle.loads(member) for member in members], *wired)
             executable = runtime.serialised(program, program.name, signature, donate)
             answer: object = (executable, list(program.demands))
         except Exception as error:
