@@ -16,17 +16,15 @@ from benchmarks.processes import PROC, tree
 from benchmarks.rows import Row
 from benchmarks.side import Child
 
+from .processes import alive
+
 needs_proc = pytest.mark.skipif(not PROC.exists(), reason="/proc tells which processes there are")
 
 
 def has_ended(pid: int) -> bool:
     """Whether process `pid` ends within half a minute."""
     for _ in range(300):
-        try:
-            state = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return True
-        if state in "ZX":
+        if not alive(pid):
             return True
         time.sleep(0.1)
     return False

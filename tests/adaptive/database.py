@@ -13,7 +13,7 @@ from shakedown.conformance import databases
 from shakedown.conformance.databases import Entry, tensors
 
 from .bits import Difference, difference
-from .programs import plain_eager
+from .running import plain_eager
 
 DTYPES = (torch.float32, torch.bfloat16, torch.int64)
 

@@ -8,15 +8,14 @@ although no step takes them any more, so that liveness differs between replays o
 from __future__ import annotations
 
 import random
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from .bits import Difference, difference
+from .running import plain_eager
 
 Policy = Callable[[int, int], bool]  # (slot, round) -> whether it is kept
 
@@ -209,21 +208,6 @@ class Writer:
         self.pool.append(slot)
         while len(self.pool) > self.room:
             self.pool.pop(self.random.randrange(len(self.pool)))
-
-
-@contextmanager
-def plain_eager() -> Iterator[None]:
-    """Plain eager execution on the same device, in this process: a deterministic mode turns adaptive eager off."""
-    fill = torch.utils.deterministic.fill_uninitialized_memory
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.utils.deterministic.fill_uninitialized_memory = False
-        torch.set_deterministic_debug_mode("warn")
-        try:
-            yield
-        finally:
-            torch.set_deterministic_debug_mode("default")
-            torch.utils.deterministic.fill_uninitialized_memory = fill
 
 
 _START = (

@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,8 @@ _ROUNDS = 8  # two build plans and groups; each program that then compiles takes
 
 
 def operators() -> tuple[int, int]:
-    """How many operators ran so far (in fused programs, one by one)."""
-    found = adaptive.status()["operators"]
+    """How many operators ran so far (in fused programs, one by one); neither counts those of plain eager execution."""
+    found = adaptive.status().get("operators", {"fused": 0, "one_by_one": 0})
     return found["fused"], found["one_by_one"]
 
 
@@ -65,10 +67,34 @@ def until_fused(run: Callable[[], Any], check: Callable[[Any], None], rounds: in
     raise AssertionError(f"never fused: {adaptive.status()}")
 
 
+def same_as_cpu_in_part(program: Program) -> None:
+    """As :func:`same_as_cpu`, for a program of which some operators cannot be recorded: only some of it is ever fused."""
+    expected = program("cpu")
+    for _ in range(5):
+        same(program("neuron"), expected)
+        adaptive.wait(60)
+    assert operators()[0] > 0
+
+
 def same_as_cpu(program: Program) -> None:
     """`program` gives the CPU's answers in each of its runs: new operators, one by one, fused."""
     expected = program("cpu")
     until_fused(lambda: program("neuron"), lambda actual: same(actual, expected))
+
+
+@contextmanager
+def plain_eager() -> Iterator[None]:
+    """Plain eager execution on the same device, in this process: a deterministic mode turns adaptive eager off."""
+    fill = torch.utils.deterministic.fill_uninitialized_memory
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.utils.deterministic.fill_uninitialized_memory = False
+        torch.set_deterministic_debug_mode("warn")
+        try:
+            yield
+        finally:
+            torch.set_deterministic_debug_mode("default")
+            torch.utils.deterministic.fill_uninitialized_memory = fill
 
 
 def environment(**variables: str | None) -> dict[str, str]:

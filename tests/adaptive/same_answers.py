@@ -28,6 +28,7 @@ import torch
 from . import database, training
 from .bits import difference
 from .programs import Outcome, Policy, Program, Unexpected, write
+from .running import operators
 
 # Which slots live to the end, and how many rounds it takes until that runs fused: one builds a group, one has it compiled, one
 # runs it. Programs for other results are made up to a number, after which one that returns everything serves all.
@@ -64,14 +65,14 @@ def replay(seed: int, length: int | None = None, policies: Sequence[str] = tuple
     for name in policies:
         keep, rounds = POLICIES[name]
         for round in range(rounds):
-            before = training.operators()
+            before = operators()
             try:
                 outcome = program.replay(keep, round)
                 torch.neuron.synchronize()
             except Unexpected as error:
                 found.differences.append(f"{name}, round {round}: {error}")
                 return found
-            after = training.operators()
+            after = operators()
             _compare(program, outcome, f"{name}, round {round}", found)
             assert torch.neuron.adaptive.wait(_PATIENCE), "the background compiler takes too long"
         found.fused += after[0] - before[0]

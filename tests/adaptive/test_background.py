@@ -10,7 +10,6 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from shakedown.neuron.lowering import registry
 from shakedown.neuron.lowering.registry import Lowering
 from shakedown.neuron.modes import adaptive as mode
 
+from ..processes import alive
 from .running import ROOT, adaptive, environment, operators, python, until_fused
 
 
@@ -216,13 +216,6 @@ pid = mode._recorder.compiler._process.pid
 """
 
 
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def test_it_ends_with_the_program_and_with_work_still_queued() -> None:
     pid = int(
         python(
@@ -239,7 +232,7 @@ print(pid)
 """
         )
     )
-    assert _until(lambda: not _alive(pid), 20)
+    assert _until(lambda: not alive(pid), 20)
 
 
 _FORK = """
@@ -288,11 +281,11 @@ def test_a_forked_child_neither_uses_nor_holds_it_and_it_ends_when_the_program_i
             refused[:40],
             refused[:40],
         ]
-        assert _alive(pid)
+        assert alive(pid)
         process.send_signal(signal.SIGKILL)
         process.wait(20)
-        assert _alive(int(child))
-        assert _until(lambda: not _alive(pid), 20)
+        assert alive(int(child))
+        assert _until(lambda: not alive(pid), 20)
     finally:
         process.kill()
         os.kill(int(child), signal.SIGKILL)

@@ -9,18 +9,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from .running import adaptive, operators, same, same_as_cpu, until_fused
+from .running import adaptive, operators, plain_eager, same, same_as_cpu, same_as_cpu_in_part, until_fused
 
 
 def _plainly(fn: Callable[[], Any]) -> Any:
     """What plain eager execution gives: deterministic mode records nothing."""
-    torch.set_deterministic_debug_mode("warn")
-    try:
+    with plain_eager():
         made = fn()
         torch.neuron.synchronize()
         return made
-    finally:
-        torch.set_deterministic_debug_mode("default")
 
 
 def _drawn() -> Sequence[torch.Tensor]:
@@ -104,11 +101,7 @@ def test_compiled_graphs_and_recorded_operators_see_each_others_values() -> None
         w = fn(z, y[:, :3])
         return z, w + 1
 
-    expected = program("cpu")
-    for _ in range(5):
-        same(program("neuron"), expected)
-        adaptive.wait(60)
-    assert operators()[0] > 0
+    same_as_cpu_in_part(program)
 
 
 def test_a_compiled_training_step_and_a_recorded_optimizer_are_right() -> None:
@@ -173,11 +166,7 @@ def test_sparse_and_nested_tensors_around_recorded_values_are_right() -> None:
         padded = torch.nested.to_padded_tensor(nested * 3, 0.0)
         return product, sparse.to_dense() * 2, padded + 1
 
-    expected = program("cpu")
-    for _ in range(5):
-        same(program("neuron"), expected)
-        adaptive.wait(60)
-    assert operators()[0] > 0
+    same_as_cpu_in_part(program)
 
 
 def test_a_profile_has_plans_of_its_own_and_nothing_recorded_crosses_the_switch() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from . import database, programs, same_answers
+from . import database, programs, running, same_answers
 from .bits import difference, ulps
 
 
@@ -62,7 +62,7 @@ def test_one_wrong_bit_is_noticed() -> None:
 
 def test_a_missing_alias_and_a_missing_gradient_are_noticed() -> None:
     writer = programs.Writer(0)
-    with programs.plain_eager():
+    with running.plain_eager():
         writer.outcome.slots[0] = torch.ones(2, 3, device="neuron")
         writer.count = 1
         writer.emit("leaf", lambda x: x.clone().requires_grad_(), 0)

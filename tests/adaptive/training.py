@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from benchmarks.decoder import SMALL, Decoder, batch
 
-from .programs import plain_eager
+from .running import operators, plain_eager
 
 _BATCHES = 8
 Batch = tuple[torch.Tensor, ...]
@@ -85,9 +85,3 @@ def train(model: str, optimizer: str, dtype: torch.dtype, steps: int, *, eager: 
         kept = {name: value.detach().cpu() for name, value in state.items()}
         after = operators()
         return Trained([x.cpu() for x in losses], kept, after[0] - before[0], after[1] - before[1])
-
-
-def operators() -> tuple[int, int]:
-    """How many operators ran so far (in fused programs, one by one); neither counts those of plain eager execution."""
-    found = torch.neuron.adaptive.status().get("operators", {"fused": 0, "one_by_one": 0})
-    return found["fused"], found["one_by_one"]

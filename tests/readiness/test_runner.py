@@ -16,6 +16,7 @@ from shakedown.readiness import record, runner, trial
 from shakedown.readiness.judge.results import Outcome
 from shakedown.readiness.worker import Job
 
+from ..processes import alive
 from .support import TINY, InProcess, quick
 
 
@@ -62,17 +63,10 @@ def test_a_hang_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     assert "still running after 2 s" in result.reason
     grandchild = int((tmp_path / "logs" / "eager-float32.stdout").read_text())
     for _ in range(50):
-        if not _runs(grandchild):
+        if not alive(grandchild):
             break
         time.sleep(0.1)
-    assert not _runs(grandchild)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
+    assert not alive(grandchild)
 
 
 class OneDies:
