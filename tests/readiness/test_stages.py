@@ -71,7 +71,8 @@ def test_requirements_are_read_checked_and_locked(tmp_path: Path) -> None:
 def test_every_number_in_the_requirements_has_a_reason() -> None:
     said = requirements.reasons(requirements.Requirements)
     for part, model in requirements.Requirements():
-        assert {f"{part}.{name}" for name in type(model).model_fields} <= said.keys()
+        fields = getattr(type(model), "model_fields", None)
+        assert {f"{part}.{name}" for name in fields} <= said.keys() if fields else part in said
     assert all(len(text) > 20 for text in said.values())
 
 

@@ -21,7 +21,7 @@ import shakedown
 
 from . import evidence as ev
 from . import requirements
-from .errors import RecordError, TrialError
+from .errors import EvidenceError, RecordError, TrialError
 from .evidence import Evidence
 from .judge import decision
 from .judge.results import Cell, Judgement
@@ -144,7 +144,7 @@ def _evidence(root: Path, cells: list[Cell]) -> list[Evidence]:
             if path.exists():
                 try:
                     found.append(ev.read(Evidence, path))
-                except ev.EvidenceError:
+                except EvidenceError:
                     continue  # judgement reports it, with the reason
     return found
 

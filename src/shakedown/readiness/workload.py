@@ -38,23 +38,30 @@ _SHORT = {"fp32": "float32", "f32": "float32", "bf16": "bfloat16", "fp16": "floa
 _REQUIRED = ("build_model", "make_batch", "forward", "build_optimizer")
 
 
+# Changes of a case that every mode and precision meets alike; :mod:`.variations` makes them.
+VARIATIONS = ("padding", "noncontiguous", "logging", "large", "tiny", "ties")
+
+
 @dataclass(frozen=True)
 class Case:
-    """One batch/length pair. For images the length is the side in pixels."""
+    """One batch/length pair, with a variation where it is not the plain one. For images the length is the side in pixels."""
 
     size: int
     length: int
+    variation: str = ""
 
     def __str__(self) -> str:
-        return f"{self.size}x{self.length}"
+        return f"{self.size}x{self.length}" + (f"~{self.variation}" if self.variation else "")
 
     @classmethod
     def parse(cls, text: str) -> Case:
-        """Read ``2x32``. Raises :class:`BadInput` on anything else."""
-        found = re.fullmatch(r"(\d+)x(\d+)", text.strip().lower())
+        """Read ``2x32`` or ``2x32~padding``. Raises :class:`BadInput` on anything else."""
+        found = re.fullmatch(r"(\d+)x(\d+)(?:~(\w+))?", text.strip().lower())
         if not found or not int(found[1]) or not int(found[2]):
             raise BadInput(f"case {text!r} is not BATCHxLENGTH; write for example 2x32")
-        return cls(int(found[1]), int(found[2]))
+        if found[3] and found[3] not in VARIATIONS:
+            raise BadInput(f"case {text!r} has an unknown variation; choose among {', '.join(VARIATIONS)}")
+        return cls(int(found[1]), int(found[2]), found[3] or "")
 
 
 def parse_dtype(text: str) -> str:

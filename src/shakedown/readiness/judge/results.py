@@ -146,6 +146,18 @@ class BetweenModes(_Frozen):
     tensor: str
 
 
+class Finding(_Frozen):
+    """What a check found. ``word`` is a fixed term (``recompile-bound``, ``precision-blocked(float64)``); ``fails`` decides
+    whether the cell fails by it; what does not fail is for the reader.
+    """
+
+    word: str
+    cell: str
+    case: str = ""
+    text: str
+    fails: bool
+
+
 class Statement(_Frozen):
     """One sentence of the decision. measured, documented or open; rehearsal where our own device was the target."""
 
@@ -160,4 +172,5 @@ class Judgement(_Frozen):
     sentence: str
     cells: list[CellResult]
     between_modes: list[BetweenModes]
+    findings: list[Finding] = []
     statements: list[Statement]

@@ -1,37 +1,29 @@
-"""What the workload's owner demands, fixed and hashed before the first result is seen.
-
-A TOML file may change any number (``shakedown run ... --requirements FILE``); each has a default and a sentence saying
-why it is what it is. :func:`lock` writes values and reasons into the run's directory, and the hash of that file goes
-into every piece of evidence: evidence made under other requirements is refused.
-"""
+"""The numbers of the trial: gates on tensors, how steps are timed, limits on processes. Each has a default and a reason."""
 
 from __future__ import annotations
 
-import hashlib
-import tomllib
-from pathlib import Path
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from .errors import BadInput
-
-SCHEMA = "shakedown.requirements/1"
+from pydantic import BaseModel, ConfigDict, Field
 
 
-class _Frozen(BaseModel):
+class Frozen(BaseModel):
+    """Values that cannot change, and no key that is not known."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Criterion(_Frozen):
-    """Elementwise criterion |device - truth| <= absolute + relative * |truth|. Reported beside the gates, never a
-    gate.
+class Criterion(Frozen):
+    """Elementwise criterion |device - truth| <= absolute + relative * |truth|. Reported beside the gates; it decides
+    only where its owner says so.
     """
 
     absolute: float = Field(ge=0)
     relative: float = Field(ge=0)
+    decides: bool = False
+    allowed_share: float = Field(default=0.0, ge=0, le=1)  # of elements outside, where the criterion decides
+    reason: str = ""
 
 
-class Numerics(_Frozen):
+class Numerics(Frozen):
     """Gates on the difference between a device and the float64 truth; see docs/trial.md."""
 
     steps: int = Field(
@@ -98,18 +90,26 @@ class Numerics(_Frozen):
             "bfloat16": Criterion(absolute=1e-2, relative=1.6e-2),
             "float16": Criterion(absolute=1e-3, relative=1e-3),
         },
-        description="The criterion reviewers ask for first. It is reported and decides nothing, because on a 4096-term "
+        description="By precision, or by precision and class of tensor such as `float32/gradient` (output, loss, gradient, "
+        "weight, buffer, state), which goes before the precision's own. The criterion that "
+        "reviewers ask for first. It is reported and decides nothing, because on a 4096-term "
         "float32 sum a correct device has up to a third of its elements outside such a criterion.",
     )
 
 
-class Timing(_Frozen):
+class Timing(Frozen):
     """How steps are timed and when a number is withheld."""
 
     steps: int = Field(
         default=30,
         ge=1,
         description="Steps timed per case and process: enough for a median and its quartiles.",
+    )
+    processes: int = Field(
+        default=5,
+        ge=1,
+        description="Fresh processes that time each case, mode and precision, the sides taking turns: the step time "
+        "differs more from process to process than within one, so an interval from one process is too narrow.",
     )
     seconds_per_case: float = Field(
         default=5.0,
@@ -148,7 +148,16 @@ class Timing(_Frozen):
     )
 
 
-class Run(_Frozen):
+class Resampling(Frozen):
+    """The interval of a median: processes are drawn again, then steps within them."""
+
+    draws: int = Field(default=2000, ge=100, description="Resamples; 2,000 fix the ends of an interval to about 1 %.")
+    confidence: float = Field(
+        default=0.95, gt=0.5, lt=1, description="Share of intervals that cover the truth in repeated trials."
+    )
+
+
+class Run(Frozen):
     """Limits on the processes of the trial."""
 
     timeout_seconds: float = Field(
@@ -162,60 +171,3 @@ class Run(_Frozen):
         description="OpenMP/BLAS threads of every process; 0 takes the cores this process may use. Fixed for all "
         "cells, because the thread count changes both the order of sums and the time they take.",
     )
-
-
-class Requirements(_Frozen):
-    """The whole file. Unknown keys are errors: a misspelt tolerance must not silently become the default."""
-
-    numerics: Numerics = Numerics()
-    timing: Timing = Timing()
-    run: Run = Run()
-
-
-def load(path: Path | None) -> Requirements:
-    """Read requirements from TOML; without a file, the defaults. Raises :class:`BadInput` naming the key at fault."""
-    if path is None:
-        return Requirements()
-    try:
-        return Requirements.model_validate(tomllib.loads(path.read_text()))
-    except OSError as error:
-        raise BadInput(f"cannot read the requirements {path}: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise BadInput(f"the requirements {path} are not TOML: {error}") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise BadInput(f"the requirements {path} are wrong at {where}: {first['msg']}") from None
-
-
-class Locked(BaseModel):
-    """The file that is written before the first result: values, and the reason of each."""
-
-    model_config = ConfigDict(frozen=True)
-    schema_version: str = SCHEMA
-    values: Requirements
-    reasons: dict[str, str]
-
-
-def reasons(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
-    """The sentence behind each number, by dotted name."""
-    found: dict[str, str] = {}
-    for name, field in model.model_fields.items():
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            found |= reasons(inner, f"{prefix}{name}.")
-        elif field.description:
-            found[prefix + name] = field.description
-    return found
-
-
-def lock(requirements: Requirements, path: Path) -> str:
-    """Write `requirements` with their reasons to `path`; return the file's SHA-256."""
-    text = Locked(values=requirements, reasons=reasons(Requirements)).model_dump_json(indent=1)
-    path.write_text(text + "\n")
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def unlock(path: Path) -> Requirements:
-    """Read back what :func:`lock` wrote."""
-    return Locked.model_validate_json(path.read_text()).values

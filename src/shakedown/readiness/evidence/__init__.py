@@ -1,0 +1,49 @@
+"""Stage 5: what one process saw, as files that are written at once and never changed. Nothing here imports torch.
+
+:mod:`.documents` is the evidence of one case, the other files are kinds of evidence of their own; :mod:`.files` writes
+and reads all of them.
+"""
+
+from .documents import (
+    SCHEMA,
+    TRUTH_SCHEMA,
+    Evidence,
+    Role,
+    TensorInfo,
+    Truth,
+    blendable,
+    load_file,
+    tensors,
+)
+from .files import Frozen, canonical, finite, read, sha256, write, write_atomic
+from .graphs import Graphs
+from .paths import PathRow, Paths
+from .timing import CacheState, SelfTest, Startup, StepSeries, Timings, Training
+
+__all__ = [
+    "SCHEMA",
+    "TRUTH_SCHEMA",
+    "CacheState",
+    "Evidence",
+    "Frozen",
+    "Graphs",
+    "PathRow",
+    "Paths",
+    "Role",
+    "SelfTest",
+    "Startup",
+    "StepSeries",
+    "TensorInfo",
+    "Timings",
+    "Training",
+    "Truth",
+    "blendable",
+    "canonical",
+    "finite",
+    "load_file",
+    "read",
+    "sha256",
+    "tensors",
+    "write",
+    "write_atomic",
+]

@@ -1,0 +1,66 @@
+"""What starting and steps cost, and whether the clock can be trusted."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from .files import Frozen
+
+
+class StepSeries(Frozen):
+    """Seconds of each timed step, in order, completion awaited once per step; the least disturbed of so many attempts.
+
+    ``foreign_cores`` is the number of cores that other processes kept busy meanwhile, None where that cannot be read.
+    """
+
+    seconds: list[float]
+    compiles_during: int | None
+    foreign_cores: float | None
+    attempts: int
+
+
+class Timings(Frozen):
+    """Seconds per phase of the first step (each phase awaited), the later steps, and phases of a few later ones."""
+
+    first_step: dict[str, float]
+    first_step_foreign_cores: float | None
+    later: StepSeries
+    later_phases: dict[str, list[float]]
+
+
+class Training(Frozen):
+    """Loss on the first batch before training, and after so many steps (None: not finite)."""
+
+    steps: int
+    first_loss: float | None
+    last_loss: float | None
+
+
+class Startup(Frozen):
+    """Seconds from starting the process to a restored workload on the device."""
+
+    launch: float
+    import_torch: float
+    device_init: float
+    restore: float
+    optimizer: float
+
+
+class SelfTest(Frozen):
+    """Can this target's clock be trusted? ``ratio`` is time of 2N calls over twice the time of N calls."""
+
+    passed: bool
+    ratio: float
+    read_back_share: float
+    calls: int
+    tries: int
+    reason: str = ""
+
+
+class CacheState(Frozen):
+    """The experiment's own cache directory, as the worker found it before importing torch."""
+
+    state: Literal["cold", "warm", "none"]
+    files_before: int
+    bytes_before: int
+    note: str = ""

@@ -1,0 +1,21 @@
+"""Every check that reads evidence of its own kind: a pure function from the run's directory to findings.
+
+Adding a kind of evidence means adding its check here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ..requirements import Requirements
+from .results import Cell, Finding
+
+Check = Callable[[Path, list[Cell], Requirements], list[Finding]]
+
+CHECKS: tuple[Check, ...] = ()
+
+
+def findings(root: Path, cells: list[Cell], requirements: Requirements) -> list[Finding]:
+    """What every check finds in the run at `root`."""
+    return [finding for check in CHECKS for finding in check(root, cells, requirements)]

@@ -1,0 +1,39 @@
+"""The requirements file: its keys with defaults and reasons (:mod:`.model`, :mod:`.numbers`), reading and locking it."""
+
+from .file import Locked, load, lock, reasons, unlock
+from .model import (
+    SCHEMA,
+    AcceptedFallback,
+    Budgets,
+    CaseDemand,
+    Demanded,
+    Kernel,
+    Operation,
+    Requirements,
+    Task,
+    Variations,
+)
+from .numbers import Criterion, Numerics, Resampling, Run, Timing
+
+__all__ = [
+    "SCHEMA",
+    "AcceptedFallback",
+    "Budgets",
+    "CaseDemand",
+    "Criterion",
+    "Demanded",
+    "Kernel",
+    "Locked",
+    "Numerics",
+    "Operation",
+    "Requirements",
+    "Resampling",
+    "Run",
+    "Task",
+    "Timing",
+    "Variations",
+    "load",
+    "lock",
+    "reasons",
+    "unlock",
+]
