@@ -11,9 +11,12 @@ The protocol, whole. Everything runs on the CPU and knows nothing of devices, pr
     DTYPES = ("float32", "bfloat16")  # optional: precisions of a default run
     DIMENSIONS = {"width": 64}        # optional: published in the record
     def reduction_length(size, length) -> int                   # optional: terms in the longest sum of a step
+    def pad(batch, length) -> dict[str, Tensor]                 # optional: the batch padded to a longer length
+    def hard_batch(size, length, kind) -> dict[str, Tensor]     # optional: kind is large, tiny or ties
+    def score(outputs, batch) -> float                          # optional, any name: the task of a requirements file
 
-Floating tensors of the batch take the precision of the run; integers and masks keep their dtype. The built-in workloads
-are files of the same form.
+Floating tensors of the batch take the precision of the run; integers and masks keep their dtype. ``pad`` and ``hard_batch``
+return the names and dtypes of ``make_batch``. The built-in workloads are files of the same form.
 """
 
 from __future__ import annotations
@@ -23,8 +26,9 @@ import importlib.util
 import re
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from .errors import BadInput, WorkloadError
@@ -94,6 +98,11 @@ class Workload:
     forward: Callable[[torch.nn.Module, dict[str, torch.Tensor]], tuple[Any, torch.Tensor]]
     build_optimizer: Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
     reduction_length: Callable[[int, int], int] | None
+    pad: Callable[[dict[str, torch.Tensor], int], dict[str, torch.Tensor]] | None = None
+    hard_batch: Callable[[int, int, str], dict[str, torch.Tensor]] | None = None
+    functions: dict[str, Callable[..., Any]] = field(
+        default_factory=dict
+    )  # of the file, by name: a task is one of them
 
 
 def built_in() -> list[str]:
@@ -139,6 +148,9 @@ def load(source: Source) -> Workload:
     missing = [wanted for wanted in _REQUIRED if not callable(getattr(module, wanted, None))]
     if missing:
         raise WorkloadError(f"{source.path} defines no function {', '.join(missing)}; the protocol is in docs/trial.md")
+    optional = {name: getattr(module, name, None) for name in ("reduction_length", "pad", "hard_batch")}
+    for wrong in (name for name, value in optional.items() if value is not None and not callable(value)):
+        raise WorkloadError(f"{source.path}: {wrong} is not a function; the protocol is in docs/trial.md")
     cases = getattr(module, "CASES", None)
     if not cases:
         raise WorkloadError(f"{source.path} defines no CASES; write for example CASES = ('2x32', '1x128')")
@@ -151,5 +163,8 @@ def load(source: Source) -> Workload:
         make_batch=module.make_batch,
         forward=module.forward,
         build_optimizer=module.build_optimizer,
-        reduction_length=getattr(module, "reduction_length", None),
+        reduction_length=optional["reduction_length"],
+        pad=optional["pad"],
+        hard_batch=optional["hard_batch"],
+        functions={name: value for name, value in vars(module).items() if isinstance(value, FunctionType)},
     )

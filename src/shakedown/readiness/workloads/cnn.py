@@ -54,6 +54,12 @@ def make_batch(size: int, length: int) -> dict[str, Tensor]:
     return {"images": torch.randn(size, CHANNELS, length, length), "labels": torch.randint(0, CLASSES, (size,))}
 
 
+def pad(batch: dict[str, Tensor], length: int) -> dict[str, Tensor]:
+    """Images with a border of zeros at the right and the bottom. Averages over pixels see it: such padding is not neutral."""
+    more = length - batch["images"].shape[-1]
+    return batch | {"images": F.pad(batch["images"], (0, more, 0, more))}
+
+
 def forward(model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     scores = model(batch["images"])
     return scores, F.cross_entropy(scores, batch["labels"])

@@ -78,6 +78,12 @@ def make_batch(size: int, length: int) -> dict[str, Tensor]:
     return {"ids": ids[:, :-1].contiguous(), "labels": ids[:, 1:].contiguous()}
 
 
+def pad(batch: dict[str, Tensor], length: int) -> dict[str, Tensor]:
+    """Ids padded with 0 at the end, where causal attention hides them; labels with -100, which the loss ignores."""
+    more = (0, length - batch["ids"].shape[1])
+    return {"ids": F.pad(batch["ids"], more), "labels": F.pad(batch["labels"], more, value=-100)}
+
+
 def forward(model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     logits_btv = model(batch["ids"])
     return logits_btv, F.cross_entropy(logits_btv.flatten(0, 1), batch["labels"].flatten())
