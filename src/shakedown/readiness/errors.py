@@ -7,6 +7,7 @@
     │   ├── WorkloadError     unknown workload, unreadable file, or a workload that raises
     │   └── OutputExists      the output directory is already there and is left as it is
     ├── EvidenceError     evidence is damaged, of another version, or must not be blended
+    ├── TimerError        the end of work on a target cannot be awaited, so no time of it means anything
     ├── RecordError       a record cannot be read, or does not verify
     └── Interrupted       stopped by the user; what was measured so far is kept             (exit code 130)
 """
@@ -32,6 +33,10 @@ class OutputExists(BadInput):
 
 class EvidenceError(TrialError):
     """A file of evidence is damaged, has another schema version, or comes from another host or snapshot."""
+
+
+class TimerError(TrialError):
+    """The target has no usable way to wait for its work. A time taken anyway could be wrong by any factor."""
 
 
 class RecordError(TrialError):

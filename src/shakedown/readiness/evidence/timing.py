@@ -11,12 +11,18 @@ class StepSeries(Frozen):
     """Seconds of each timed step, in order, completion awaited once per step; the least disturbed of so many attempts.
 
     ``foreign_cores`` is the number of cores that other processes kept busy meanwhile, None where that cannot be read.
+    ``started`` is when the first step began, in seconds since 1970: it tells whether two sides took turns.
+    ``dispatched`` are the seconds after which the step's calls had returned, before anything was awaited. ``compiles`` are
+    the programs compiled or loaded in each step. None: not measured.
     """
 
     seconds: list[float]
     compiles_during: int | None
     foreign_cores: float | None
     attempts: int
+    started: float | None = None
+    dispatched: list[float] | None = None
+    compiles: list[int] | None = None
 
 
 class Timings(Frozen):
@@ -47,7 +53,11 @@ class Startup(Frozen):
 
 
 class SelfTest(Frozen):
-    """Can this target's clock be trusted? ``ratio`` is time of 2N calls over twice the time of N calls."""
+    """Can this target's clock be trusted? ``ratio`` is time of 2N calls over twice the time of N calls.
+
+    ``dispatch_seconds`` is what one call took to return, ``call_seconds`` what it took to be complete, reading a result
+    afterwards included, so that it is right even where the wait is not.
+    """
 
     passed: bool
     ratio: float
@@ -55,6 +65,8 @@ class SelfTest(Frozen):
     calls: int
     tries: int
     reason: str = ""
+    dispatch_seconds: float | None = None
+    call_seconds: float | None = None
 
 
 class CacheState(Frozen):

@@ -125,6 +125,23 @@ class Timing(Frozen):
     p90_samples: int = Field(
         default=64, ge=10, description="A 90th percentile of fewer samples is decided by a handful of them."
     )
+    p99_samples: int = Field(
+        default=662,
+        ge=100,
+        description="A 99th percentile of fewer samples is the height of a few stalls, not a property of the step.",
+    )
+    claim_processes: int = Field(
+        default=5,
+        ge=2,
+        description="Processes on each side below which no speed is claimed: with n of them, chance alone puts all on one "
+        "side once in 2^(n-1) times, and an interval for their median covers it at most 1 - 2^(1-n) of the time.",
+    )
+    lasting_change: float = Field(
+        default=0.05,
+        gt=0,
+        description="A step time that changes for good by this share ends one steady state and begins another; smaller "
+        "changes are within what memory layout and clock speed do to a process.",
+    )
     scaling_tolerance: float = Field(
         default=0.10, gt=0, description="Timer self-test: twice the calls must take twice the time within this share."
     )
