@@ -17,6 +17,7 @@ from .documents import (
 )
 from .files import Frozen, canonical, finite, read, sha256, write, write_atomic
 from .graphs import Graphs
+from .identity import Fact, Family, Identity
 from .paths import PathRow, Paths
 from .timing import CacheState, SelfTest, Startup, StepSeries, Timings, Training
 
@@ -25,8 +26,11 @@ __all__ = [
     "TRUTH_SCHEMA",
     "CacheState",
     "Evidence",
+    "Fact",
+    "Family",
     "Frozen",
     "Graphs",
+    "Identity",
     "PathRow",
     "Paths",
     "Role",
