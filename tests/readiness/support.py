@@ -38,9 +38,13 @@ torch.set_num_threads(1)  # tests share the machine: two threads that spin for e
 
 
 def quick(folder: Path) -> Path:
-    """Requirements for tests that are not about timing."""
+    """Requirements for tests that are about neither timing nor variations."""
     file = folder / "quick.toml"
-    file.write_text("[timing]\nsteps = 5\nscaling_tolerance = 1e9\n[run]\nthreads = 1\n")
+    off = "".join(f"{name} = false\n" for name in ("padding", "noncontiguous", "hard_inputs", "neighbours", "restart"))
+    file.write_text(
+        "[timing]\nsteps = 5\nprocesses = 1\nscaling_tolerance = 1e9\n[run]\nthreads = 1\n"
+        f"[variations]\nlogging_every = 0\n{off}"
+    )
     return file
 
 

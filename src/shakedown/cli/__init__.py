@@ -34,6 +34,7 @@ def root(
 
 
 app.command()(trial.run)
+app.command()(trial.resume)
 app.command()(trial.verify)
 app.add_typer(ops.app, name="ops")
 

@@ -1,10 +1,11 @@
-"""``shakedown run`` and ``shakedown verify``."""
+"""``shakedown run``, ``shakedown resume`` and ``shakedown verify``."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -13,22 +14,36 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from .common import BAD_INPUT, FAILED, INTERRUPTED, PASSED, fail, many
 
+if TYPE_CHECKING:
+    from shakedown.readiness.clock import Progress as Show
+    from shakedown.readiness.record import Record
+
 
 def run(
     workload: Annotated[str, typer.Argument(help="decoder, cnn, or a Python file that defines a workload.")],
     target: Annotated[str, typer.Option(help="neuron, cuda, xpu, mps or cpu.")] = "neuron",
-    modes: Annotated[list[str] | None, typer.Option(help="eager, compiled, adaptive; several with commas.")] = None,
+    modes: Annotated[
+        list[str] | None, typer.Option(help="eager, adaptive, compiled; several with commas. Default: all.")
+    ] = None,
     dtype: Annotated[
         list[str] | None, typer.Option(help="float32, bfloat16, float16. Default: the workload's.")
     ] = None,
     case: Annotated[list[str] | None, typer.Option(help="BATCHxLENGTH, repeatable. Default: the workload's.")] = None,
-    requirements: Annotated[Path | None, typer.Option(help="TOML with tolerances, budgets and limits.")] = None,
+    requirements: Annotated[
+        Path | None, typer.Option(help="TOML with demands, tolerances, budgets; `shakedown init` writes one.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Plain cases, each mode once with a cold cache; no speed is claimed.")
+    ] = False,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Also record a profile of each mode, cold and warm, in processes of its own.")
+    ] = False,
     timeout: Annotated[float | None, typer.Option(help="Seconds one process may take.")] = None,
     out: Annotated[Path | None, typer.Option(help="New directory. Default: shakedown-runs/WORKLOAD-TIME.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON on standard output.")] = False,
 ) -> None:
     """Train WORKLOAD on the CPU and on the target in every mode, and compare everything."""
-    from shakedown.readiness import errors, report, trial
+    from shakedown.readiness import trial
 
     name = Path(workload).stem
     folder = out or Path("shakedown-runs") / f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
@@ -36,12 +51,34 @@ def run(
         workload=workload,
         out=folder,
         target=target,
-        modes=many(modes) or ("eager", "compiled"),
+        modes=many(modes),
         dtypes=many(dtype),
         cases=many(case),
         requirements=requirements,
         timeout_seconds=timeout,
+        quick=quick,
+        trace=trace,
     )
+    _show(folder, as_json, lambda show: trial.run(request, show))
+
+
+def resume(
+    directory: Annotated[Path, typer.Argument(help="The directory of a trial that was interrupted.")],
+    requirements: Annotated[
+        Path | None, typer.Option(help="Refused unless it is what the trial was started with.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON on standard output.")] = False,
+) -> None:
+    """Go on with an interrupted trial: processes that have ended are not run again."""
+    from shakedown.readiness import trial
+
+    _show(directory, as_json, lambda show: trial.resume(directory, requirements, show))
+
+
+def _show(folder: Path, as_json: bool, work: Callable[[Show], Record]) -> None:
+    """Run `work` behind a progress bar, then print its record; every way to fail has its exit code."""
+    from shakedown.readiness import errors, report
+
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     try:
@@ -53,7 +90,7 @@ def run(
                 if not console.is_terminal:  # a log keeps lines, not bars
                     console.print(f"{share:4.0%} {what}", highlight=False)
 
-            record = trial.run(request, show)
+            record = work(show)
     except errors.BadInput as error:
         raise fail(str(error), BAD_INPUT, as_json) from None
     except (errors.Interrupted, KeyboardInterrupt) as error:

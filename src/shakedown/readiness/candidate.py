@@ -2,28 +2,34 @@
 evidence.
 
 Each case starts again from the snapshot. Its steps are, in this order: k steps whose tensors are kept (the first one is
-also the *first step* of the timing, phase by phase), one step whose operators are observed, a few steps timed phase by
-phase, and the timed steps. Copying tensors and counting operators never happen inside a timed span, except for the
-embedded device's own counters, which are always on.
+also the *first step* of the timing, phase by phase), a few in which adaptive eager finds its programs, one whose operators
+are counted and one whose operators are timed with the lines that call them, a few steps timed phase by phase, one that
+reads the loss, and the timed steps. Copying tensors and watching operators never happen inside a timed span, except for
+the embedded device's own counters, which are always on.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 import time
-from collections.abc import Callable
+import traceback
 from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
-from . import evidence, requirements, snapshot, targets, workload
+from . import evidence, requirements, snapshot, targets, variations, workload
+from .errors import WorkloadError
+from .evidence.failure import Failure
 from .observe import graphs, identity, numerics, paths, timing
+from .step import Span, Stepper
 from .worker import Job
 
 PHASE_STEPS = 5
+SETTLE_STEPS = 6  # adaptive eager sees a segment twice before it compiles it; all modes make as many steps
 _SELF_TEST_SIDE = 256  # a product of this side costs far more than the call that asks for it
 _SELF_TEST_SECONDS = 0.008  # long against reading a value back, short against a stranger's turn on the processor
 
@@ -32,7 +38,7 @@ class Candidate:
     """One process of the trial: device, model and clocks, shared by its cases."""
 
     def __init__(self, job: Job, launch: float, import_torch: float, cache: dict[str, Any]) -> None:
-        self.job = job
+        self.job, self.process = job, os.getpid()
         self.requirements = requirements.unlock(job.path("requirements.json"))
         self.target = targets.get(job.target)
         self.cache = evidence.CacheState(**cache)
@@ -41,13 +47,14 @@ class Candidate:
         device_init = time.perf_counter() - start
         start = time.perf_counter()
         self.workload = workload.load(job.source)
-        self.dtype = getattr(torch, job.dtype)
-        self.restored = snapshot.restore(self.workload, job.path("snapshot"), self.dtype)
-        self.model = self.restored.model.to(self.device)
+        self.roots = [job.source.path.parent]
+        dtype = getattr(torch, job.dtype)
+        self.restored = snapshot.restore(self.workload, job.path("snapshot"), dtype)
+        self.stepper = Stepper(self.workload, self.restored, self.device, job.path("snapshot"), dtype)
         targets.wait(self.target)
         restore = time.perf_counter() - start
         start = time.perf_counter()
-        self.optimizer()  # PyTorch imports its compiler front end with the first optimizer: seconds, paid once
+        self.stepper.new_optimizer()  # PyTorch imports its compiler front end with the first one: seconds, paid once
         self.startup = evidence.Startup(
             launch=launch,
             import_torch=import_torch,
@@ -55,53 +62,48 @@ class Candidate:
             restore=restore,
             optimizer=time.perf_counter() - start,
         )
-        moved = {name: value.detach() for name, value in self.model.state_dict().items()}
+        moved = {name: value.detach() for name, value in self.stepper.model.state_dict().items()}
         self.moved_exactly = snapshot.hash_tensors(moved) == snapshot.hash_tensors(self.restored.weights)
         self.observer = paths.recorder(self.target)
-        self.forward: Callable[..., Any] = self.workload.forward
         if job.mode == "compiled":
             # Compiled: forward pass and loss, with the backward pass that belongs to them. The optimizer stays outside.
-            self.forward = torch.compile(self.workload.forward, backend=self.target.backend, dynamic=False)
+            self.stepper.forward = torch.compile(self.workload.forward, backend=self.target.backend, dynamic=False)
 
-    def run(self) -> None:
-        """All cases in order, each written at once, then the timer's self-test."""
+    def run(self) -> bool:
+        """The timer's self-test, then all cases in order, each written at once. False when a case failed.
+
+        An exception ends its case and not the process: a shape that does not fit says nothing about the others.
+        """
+        evidence.write(self.self_test(), self.job.path("evidence", self.job.cell, "self-test.json"))
         seen: dict[str, int] = {}
+        well = True
         for name in self.job.cases:
             seen[name] = seen.get(name, 0) + 1
-            self.case(name, name if seen[name] == 1 else f"{name}#{seen[name]}")
-        evidence.write(self.self_test(), self.job.path("evidence", self.job.cell, "self-test.json"))
+            numbered = name if seen[name] == 1 else f"{name}#{seen[name]}"
+            try:
+                self.case(name, numbered)
+            except WorkloadError:
+                raise
+            except Exception as error:
+                well = False
+                traceback.print_exc()
+                self.leave_if_forked()
+                evidence.write(
+                    Failure(case=numbered, error=type(error).__name__, message=str(error)[:2000]),
+                    self.job.path("evidence", self.job.cell, f"{numbered}.failure.json"),
+                )
+        return well
 
-    def optimizer(self) -> torch.optim.Optimizer:
-        """A new optimizer over the model, in the snapshot's state."""
-        return snapshot.restore_optimizer(
-            self.workload.build_optimizer(self.model.parameters()), self.job.path("snapshot")
-        )
+    def leave_if_forked(self) -> None:
+        """A workload that forks and does not end the child would write every piece of evidence twice."""
+        if os.getpid() != self.process:
+            os._exit(0)
 
     def wait(self) -> None:
         """Everything queued is complete on return."""
         targets.wait(self.target)
 
-    def step(
-        self,
-        optimizer: torch.optim.Optimizer,
-        batch: dict[str, Tensor],
-        span: Callable[[str], AbstractContextManager[Any]],
-        after_backward: Callable[[dict[str, Tensor], Tensor], None] = lambda outputs, loss: None,
-    ) -> None:
-        """One training step; `span` opens each phase, `after_backward` sees outputs and loss outside any span."""
-        with span("data"):
-            on_device = {name: value.to(self.device) for name, value in batch.items()}
-        with span("forward"):
-            result = self.forward(self.model, on_device)
-        outputs, loss = numerics.outputs_of(result)
-        with span("backward"):
-            loss.backward()
-        after_backward(outputs, loss)
-        with span("optimizer"):
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-
-    def timed_span(self, watch: timing.Stopwatch) -> Callable[[str], AbstractContextManager[Any]]:
+    def timed_span(self, watch: timing.Stopwatch) -> Span:
         """A span that both attributes events to its phase and times it."""
 
         def span(name: str) -> AbstractContextManager[Any]:
@@ -114,95 +116,115 @@ class Candidate:
 
     def case(self, shape: str, name: str) -> None:
         """Train one case from the snapshot and write its evidence."""
-        self.model.load_state_dict(self.restored.weights)
-        for parameter in self.model.parameters():
-            parameter.grad = None
-        optimizer = self.optimizer()
+        stepper, observer = self.stepper, self.observer
+        stepper.reset()
         batches = self.restored.batches[shape]
+        self.logs = workload.Case.parse(shape).variation == "logging"
+        if workload.Case.parse(shape).variation == "noncontiguous":
+            batches = [variations.relayout(batch) for batch in batches]
         capture = numerics.Capture()
         first_step: dict[str, float] = {}
         first_load: float | None = None
         first_rows: list[evidence.PathRow] | None = None
         for number, batch in enumerate(batches, start=1):
 
-            def keep(outputs: dict[str, Tensor], loss: Tensor, number: int = number) -> None:
+            def keep(outputs: dict[str, Tensor], loss: Tensor | None, number: int = number) -> None:
                 if number in (1, len(batches)):
                     for output, value in outputs.items():
                         capture.keep(number, "output", output, value)
-                capture.keep(number, "loss", "loss", loss)
-                capture.gradients(number, self.model)
+                if loss is not None:
+                    capture.keep(number, "loss", "loss", loss)
+                capture.gradients(number, stepper.model)
 
             self.wait()
             watch, load = timing.Stopwatch(self.wait), timing.ForeignLoad()
-            if number == 1 and self.observer.free:
-                with self.observer.step() as first_rows:
-                    self.step(optimizer, batch, self.timed_span(watch), keep)
+            if number == 1 and observer.free:
+                with observer.step() as first_rows:
+                    stepper.step(batch, self.timed_span(watch), keep)
             else:
-                self.step(optimizer, batch, self.timed_span(watch), keep)
+                stepper.step(batch, self.timed_span(watch), keep)
             if number == 1:
                 first_step, first_load = watch.seconds, load.cores()
-            capture.weights(number, self.model)
-        with self.observer.step() as later_rows:
-            self.step(optimizer, batches[0], self.observer.phase)
+            capture.weights(number, stepper.model, stepper.optimizer)
+        for batch in itertools.islice(itertools.cycle(batches), SETTLE_STEPS):
+            stepper.step(batch, observer.phase)
             self.wait()
-        phases = self.phases(optimizer, batches)
+        with observer.step() as later_rows:
+            stepper.step(batches[0], observer.phase, log=self.logs)
+            self.wait()
+        phases = self.phases(batches)
         # Before the timed steps, whose number depends on speed: this loss is after as many steps on every device.
         last: list[Tensor] = []
-        self.step(optimizer, batches[0], self.observer.phase, lambda outputs, loss: last.append(loss.detach()))
-        training = evidence.Training(
-            steps=len(batches) + 1 + PHASE_STEPS,
-            first_loss=evidence.finite(float(capture.tensors["step1/loss/loss"])),
-            last_loss=evidence.finite(float(last[0].float().cpu())),
+        stepper.step(
+            batches[0], observer.phase, lambda outputs, loss: last.extend([] if loss is None else [loss.detach()])
         )
-        later = self.later_steps(optimizer, batches)
+        first_loss = capture.tensors.get("step1/loss/loss")
+        training = evidence.Training(
+            steps=len(batches) + SETTLE_STEPS + 1 + PHASE_STEPS,
+            first_loss=None if first_loss is None else evidence.finite(float(first_loss)),
+            last_loss=evidence.finite(float(last[0].float().cpu())) if last else None,
+        )
+        later = self.later_steps(batches)
         timings = evidence.Timings(
             first_step=first_step, first_step_foreign_cores=first_load, later=later, later_phases=phases
         )
         self.write(shape, name, capture, first_rows, later_rows, timings, training)
 
-    def phases(self, optimizer: torch.optim.Optimizer, batches: list[dict[str, Tensor]]) -> dict[str, list[float]]:
+    def phases(self, batches: list[dict[str, Tensor]]) -> dict[str, list[float]]:
         """Seconds of each phase in a few steps, completion awaited after each."""
         found: dict[str, list[float]] = {}
         for batch in itertools.islice(itertools.cycle(batches), PHASE_STEPS):
             watch = timing.Stopwatch(self.wait)
-            self.step(optimizer, batch, self.timed_span(watch))
+            self.stepper.step(batch, self.timed_span(watch), log=self.logs)
             for phase, seconds in watch.seconds.items():
                 found.setdefault(phase, []).append(seconds)
         return found
 
-    def later_steps(self, optimizer: torch.optim.Optimizer, batches: list[dict[str, Tensor]]) -> evidence.StepSeries:
+    def later_steps(self, batches: list[dict[str, Tensor]]) -> evidence.StepSeries:
         """Seconds of whole steps, taken again while strangers keep the machine busy; the least disturbed series stays."""
         demand = self.requirements.timing
-        best = self.series(optimizer, batches, 1)
+        best = self.series(batches, 1)
         spent = sum(best.seconds)
         while best.foreign_cores is not None and best.foreign_cores > demand.refuse_foreign_load:
-            if best.attempts == demand.attempts or spent > demand.seconds_per_case:
+            if best.attempts >= demand.attempts or spent > demand.seconds_per_case:
                 break
-            again = self.series(optimizer, batches, best.attempts + 1)
+            again = self.series(batches, best.attempts + 1)
             spent += sum(again.seconds)
             less = (again.foreign_cores or 0.0) < best.foreign_cores
             best = again if less else best.model_copy(update={"attempts": again.attempts})
         return best
 
-    def series(
-        self, optimizer: torch.optim.Optimizer, batches: list[dict[str, Tensor]], attempts: int
-    ) -> evidence.StepSeries:
+    def series(self, batches: list[dict[str, Tensor]], attempts: int) -> evidence.StepSeries:
         """Seconds of whole steps: as many as declared, or as fit into the declared time."""
-        demand = self.requirements.timing
+        demand, every = self.requirements.timing, self.requirements.variations.logging_every
         self.wait()
-        before = self.observer.compiles()
-        foreign = timing.ForeignLoad()
+        before = known = self.observer.compiles()
+        foreign, started = timing.ForeignLoad(), time.time()
         series: list[float] = []
+        dispatched: list[float] = []
+        compiled: list[int] = []
         for batch in itertools.islice(itertools.cycle(batches), demand.steps):
             if len(series) >= demand.least_steps and sum(series) > demand.seconds_per_case:
                 break
+            log = self.logs and len(series) % every == every - 1
             start = time.perf_counter()
-            self.step(optimizer, batch, self.observer.phase)
+            self.stepper.step(batch, self.observer.phase, log=log)
+            returned = time.perf_counter()
             self.wait()
             series.append(time.perf_counter() - start)
-        cores, after = foreign.cores(), self.observer.compiles()
-        during = after - before if after is not None and before is not None else None
-        return evidence.StepSeries(seconds=series, compiles_during=during, foreign_cores=cores, attempts=attempts)
+            dispatched.append(returned - start)
+            if (now := self.observer.compiles()) is not None and known is not None:
+                compiled.append(now - known)
+                known = now
+        return evidence.StepSeries(
+            seconds=series,
+            compiles_during=None if known is None or before is None else known - before,
+            foreign_cores=foreign.cores(),
+            attempts=attempts,
+            started=started,
+            dispatched=dispatched,
+            compiles=None if known is None else compiled,
+        )
 
     def write(
         self,
@@ -215,12 +237,9 @@ class Candidate:
         training: evidence.Training,
     ) -> None:
         """Write tensors, then the document that refers to them by hash."""
+        self.leave_if_forked()
         folder = f"evidence/{self.job.cell}"
-        file = f"{folder}/{name}.safetensors"
-        self.job.path(folder).mkdir(parents=True, exist_ok=True)
-        part = self.job.path(folder, f".{name}.part")
-        save_file(capture.tensors, part)
-        part.replace(self.job.path(file))
+        file, digest = numerics.keep_tensors(Path(self.job.root), self.job.cell, capture)
         reason = "" if first_rows is not None else "the first step is timed, and counting would slow it on this target"
         info = snapshot.read_info(self.job.path("snapshot"))
         evidence.write(
@@ -235,7 +254,7 @@ class Candidate:
                 restored_sha256=self.restored.sha256,
                 moved_exactly=self.moved_exactly,
                 tensors_file=file,
-                tensors_sha256=evidence.sha256(self.job.path(file)),
+                tensors_sha256=digest,
                 tensors=capture.infos,
                 missing_gradients=sorted(capture.missing_gradients),
                 reduction_length=info.reduction_lengths[shape],

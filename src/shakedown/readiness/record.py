@@ -130,7 +130,7 @@ def _files(root: Path) -> list[str]:
             path.is_file()
             and not unfinished
             and name not in ("record.json", "report.md")
-            and name.split("/")[0] != "cache"
+            and name.split("/")[0] not in ("cache", "scratch")
         ):
             names.append(name)
     return names

@@ -7,15 +7,18 @@ process.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections import deque
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from .errors import Interrupted
 from .judge.results import Outcome
@@ -23,6 +26,7 @@ from .worker import Job
 
 _TAIL_LINES = 25
 _GRACE_SECONDS = 5.0
+_LOG_BYTES = 1 << 20  # of the beginning, and as much of the end, of what a process prints
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ def frozen_environment(threads: int, cache: Path | None) -> dict[str, str]:
         "OPENBLAS_NUM_THREADS": count,
         "PYTHONHASHSEED": "0",  # iteration order of sets reaches graph capture and cache keys
         "PYTHONUNBUFFERED": "1",  # a killed process must not take its last words with it
-        # No cell of the trial is adaptive eager yet, and the caller's own switch must not make one of a plain cell.
+        # Only the target's own setting of a mode makes a cell adaptive; the caller's switch must not.
         "SHAKEDOWN_ADAPTIVE": "0",
         "TORCH_NEURONX_ENABLE_CONCATENATION": "0",
     }
@@ -86,21 +90,72 @@ class LocalProcesses:
         command = [*self.command, str(job_file)]
         started = time.time()
         environment = os.environ | launch.environment | {"SHAKEDOWN_SPAWNED_AT": repr(started)}
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+        )
         error_file = launch.logs / f"{name}.stderr"
-        with error_file.open("wb") as err, (launch.logs / f"{name}.stdout").open("wb") as out:
-            child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment, start_new_session=True
-            )
-            late = False
-            try:
-                code = child.wait(timeout=launch.timeout_seconds)
-            except subprocess.TimeoutExpired:
-                late = True
-                code = _end(child)
-            except KeyboardInterrupt:
-                _end(child)
-                raise Interrupted(f"stopped during {name}") from None
+        kept = [
+            BoundedLog(child.stdout, launch.logs / f"{name}.stdout"),
+            BoundedLog(child.stderr, error_file),
+        ]
+        late = False
+        try:
+            code = child.wait(timeout=launch.timeout_seconds)
+        except subprocess.TimeoutExpired:
+            late = True
+            code = _end(child)
+        except KeyboardInterrupt:
+            _end(child)
+            raise Interrupted(f"stopped during {name}") from None
+        finally:
+            _end_group(child.pid)  # what the workload forked or started must not disturb the next cell
+            for log in kept:
+                log.close()
         return outcome(code, late, time.time() - started, launch.timeout_seconds, error_file, launch.logs.parent)
+
+
+class BoundedLog:
+    """Writes a stream to `file`: its beginning and its end, when a workload prints more than both can hold."""
+
+    def __init__(self, stream: IO[bytes] | None, file: Path) -> None:
+        assert stream is not None
+        self._stream, self._file = stream, file
+        self._tail: deque[bytes] = deque()
+        self._seen = self._tail_bytes = 0
+        self._thread = threading.Thread(target=self._copy, daemon=True)
+        self._thread.start()
+
+    def _copy(self) -> None:
+        with self._file.open("wb") as out:
+            while chunk := os.read(self._stream.fileno(), 1 << 16):
+                room = max(_LOG_BYTES - self._seen, 0)
+                self._seen += len(chunk)
+                if room:
+                    out.write(chunk[:room])
+                    out.flush()
+                if chunk[room:]:
+                    self._tail.append(chunk[room:])
+                    self._tail_bytes += len(chunk[room:])
+                while self._tail_bytes - len(self._tail[0] if self._tail else b"") > _LOG_BYTES:
+                    self._tail_bytes -= len(self._tail.popleft())
+            if left_out := self._seen - _LOG_BYTES - self._tail_bytes:
+                out.write(f"\n... {left_out} bytes left out ...\n".encode() if left_out > 0 else b"")
+            out.write(b"".join(self._tail))
+
+    def close(self) -> None:
+        """Wait until all is written. A stray grandchild that holds the pipe open cannot hold this up."""
+        self._thread.join(_GRACE_SECONDS)
+
+
+def _end_group(leader: int) -> None:
+    """End whatever is left of a child's process group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
 
 
 def _end(child: subprocess.Popen[bytes]) -> int:

@@ -9,6 +9,7 @@ weights is the workload's choice of precision, not an error of the device.
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,8 +22,11 @@ from pydantic import BaseModel, ConfigDict
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from . import matrix, requirements, variations
+from . import workload as workload_file
 from .errors import EvidenceError, WorkloadError
 from .evidence import sha256, write_atomic
+from .worker import Job
 from .workload import Case, Workload
 
 SCHEMA = "shakedown.snapshot/1"
@@ -98,23 +102,55 @@ def _reduction_length(workload: Workload, model: nn.Module, case: Case) -> int:
     return max([case.size * case.length, *sides])
 
 
+def build_optimizer(workload: Workload, model: nn.Module) -> torch.optim.Optimizer | None:
+    """The workload's optimizer; None where it has none, or nothing that could be trained."""
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        return None
+    optimizer = workload.build_optimizer(model.parameters())
+    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+        raise WorkloadError(f"build_optimizer() returned {type(optimizer).__name__}, not a torch.optim.Optimizer")
+    return optimizer
+
+
+def make_batch(workload: Workload, case: Case, step: int) -> dict[str, Tensor]:
+    """The batch of one step, under a seed of its own."""
+    seed_everything(SEED + step)
+    batch = workload.make_batch(case.size, case.length)
+    if not isinstance(batch, dict) or not all(isinstance(value, Tensor) for value in batch.values()):
+        raise WorkloadError("make_batch() must return a dict of tensors")
+    return batch
+
+
+def make(job: Job) -> None:
+    """The snapshot process: decide on the cases, make the snapshot, write down what the workload says about itself."""
+    demand = requirements.unlock(job.path("requirements.json"))
+    loaded = workload_file.load(job.source)
+    plain = matrix.plain_cases(demand, loaded.cases, job.cases)
+    varied = {}
+    for text in matrix.wanted_variations(demand, plain):
+        case = Case.parse(text)
+        varied[text] = variations.applicable(loaded, case, make_batch(loaded, case, 1))
+    shapes = matrix.Shapes(plain, varied)
+    cases = [Case.parse(text) for text in [*plain, *shapes.runnable()]]
+    create(loaded, cases, demand.numerics.steps, job.path("snapshot"))
+    declared = {"plain": plain, "varied": varied, "dtypes": list(loaded.dtypes)}
+    write_atomic(job.path("logs", "declared.json"), json.dumps(declared).encode())
+
+
 def create(workload: Workload, cases: Iterable[Case], steps: int, folder: Path) -> SnapshotInfo:
     """Make the snapshot in `folder`: the model as built under a fixed seed, and `steps` batches for each case."""
     model, switched_off = _build(workload, SEED)
-    optimizer = workload.build_optimizer(model.parameters())
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise WorkloadError(f"build_optimizer() returned {type(optimizer).__name__}, not a torch.optim.Optimizer")
+    optimizer = build_optimizer(workload, model)
     folder.mkdir(parents=True)
     cases = list(cases)
     batches: dict[str, Tensor] = {}
     for case in dict.fromkeys(cases):
         for step in range(1, steps + 1):
-            seed_everything(SEED + step)
-            batch = workload.make_batch(case.size, case.length)
-            if not isinstance(batch, dict) or not all(isinstance(value, Tensor) for value in batch.values()):
-                raise WorkloadError("make_batch() must return a dict of tensors")
+            batch = make_batch(workload, case, step)
+            if case.variation:
+                batch = variations.vary(workload, batch, case)
             batches |= {f"{case}/{step}/{name}": value.detach().clone() for name, value in batch.items()}
-    state = optimizer.state_dict()
+    state: dict[str, Any] = {"state": {}, "param_groups": []} if optimizer is None else optimizer.state_dict()
     held = {
         f"{index}/{name}": value.detach().clone()
         for index, entries in state["state"].items()
@@ -139,7 +175,7 @@ def create(workload: Workload, cases: Iterable[Case], steps: int, folder: Path) 
         reduction_lengths={str(case): _reduction_length(workload, model, case) for case in cases},
         parameters=sum(p.numel() for p in model.parameters()),
         dropout_switched_off=switched_off,
-        optimizer=type(optimizer).__name__,
+        optimizer="none" if optimizer is None else type(optimizer).__name__,
         optimizer_groups=[{k: v for k, v in group.items() if k != "params"} for group in state["param_groups"]],
         files=files,
     )

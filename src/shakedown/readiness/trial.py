@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import record, report, requirements, targets, workload
+from . import clock, matrix, record, report, requirements, state, targets, workload
+from .clock import Progress
 from .errors import BadInput, EvidenceError, Interrupted, OutputExists, TrialError, WorkloadError
-from .evidence import Evidence, read, sha256, write_atomic
+from .evidence import Evidence, read, sha256, write, write_atomic
 from .judge.results import Cell, Outcome
-from .judge.verdict import expand
 from .runner import Executor, Launch, LocalProcesses, available_threads, frozen_environment
-from .worker import WORKLOAD_AT_FAULT, Job
-
-Progress = Callable[[str, float], None]  # (what runs now, share done so far)
+from .worker import RESTART_ROLES, WORKLOAD_AT_FAULT, Job
 
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for. Empty tuples take the workload's own cases and precisions."""
+    """What was asked for. Empty tuples take what the requirements, or else the workload, say."""
 
     workload: str
     out: Path
     target: str = "neuron"
-    modes: tuple[str, ...] = ("eager", "compiled")
+    modes: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
     cases: tuple[str, ...] = ()
     requirements: Path | None = None
     timeout_seconds: float | None = None
+    quick: bool = False
+    trace: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,51 +51,41 @@ def check(request: Request) -> Checked:
     """Refuse bad input with one message. Nothing is written, no code of the workload runs."""
     source = workload.resolve(request.workload)
     target = targets.get(request.target)
-    unknown = [mode for mode in request.modes if mode not in targets.MODES]
+    demand = requirements.load(request.requirements)
+    modes = request.modes or tuple(demand.workload.modes)
+    unknown = [mode for mode in modes if mode not in targets.MODES]
     if unknown:
         raise BadInput(f"unknown mode {', '.join(unknown)}; choose among {', '.join(targets.MODES)}")
-    demand = requirements.load(request.requirements)
     if request.timeout_seconds is not None:
         if request.timeout_seconds <= 0:
             raise BadInput(f"a timeout of {request.timeout_seconds} s leaves no time to run; give seconds above zero")
         run = demand.run.model_copy(update={"timeout_seconds": request.timeout_seconds})
         demand = demand.model_copy(update={"run": run})
     if request.out.exists():
+        if (request.out / "trial.json").exists() and not (request.out / "record.json").exists():
+            raise OutputExists(
+                f"{request.out} holds an unfinished trial and is left as it is; go on with `shakedown resume "
+                f"{request.out}`, or give another --out"
+            )
         raise OutputExists(f"{request.out} exists and is left as it is; give another --out")
     return Checked(
         request=request,
         source=source,
         target=target,
-        modes=tuple(dict.fromkeys(request.modes)),
-        dtypes=tuple(dict.fromkeys(workload.parse_dtype(name) for name in request.dtypes)),
+        modes=tuple(dict.fromkeys(modes)),
+        dtypes=tuple(dict.fromkeys(workload.parse_dtype(name) for name in request.dtypes or demand.workload.dtypes)),
         cases=tuple(str(workload.Case.parse(case)) for case in request.cases),
-        requirements=demand,
+        requirements=quickened(demand) if request.quick else demand,
     )
 
 
-def plan(checked: Checked, dtypes: tuple[str, ...], cases: list[str]) -> list[Cell]:
-    """The processes of the trial, in the order they run: the CPU first, then the target, cold before warm."""
-    waiting = Outcome(status="untested", reason="the trial stopped before it")
-    cells: list[Cell] = []
-
-    def add(name: str, mode: Any, dtype: str, cache: Any, target: str, outcome: Outcome = waiting) -> None:
-        cells.append(
-            Cell(id=name, mode=mode, dtype=dtype, cache=cache, target=target, cases=expand(cases), outcome=outcome)
-        )
-
-    for dtype in dtypes:
-        add(f"reference-{dtype}", "reference", dtype, "none", "cpu")
-    for mode in (*checked.modes, *(m for m in targets.NOT_BUILT if m not in checked.modes)):
-        for dtype in dtypes:
-            if mode in targets.NOT_BUILT:
-                reason = Outcome(status="untested", reason=targets.NOT_BUILT[mode])
-                add(f"{mode}-{dtype}", mode, dtype, "none", checked.target.name, reason)
-            elif checked.target.persistent_cache:
-                for cache in ("cold", "warm"):
-                    add(f"{mode}-{dtype}-{cache}", mode, dtype, cache, checked.target.name)
-            else:
-                add(f"{mode}-{dtype}", mode, dtype, "none", checked.target.name)
-    return cells
+def quickened(demand: requirements.Requirements) -> requirements.Requirements:
+    """The requirements of a quick trial: numbers and paths of the plain cases, no claim about speed."""
+    timing = demand.timing.model_copy(update={"steps": min(demand.timing.steps, 10), "processes": 1, "attempts": 1})
+    none = requirements.Variations(
+        padding=False, noncontiguous=False, logging_every=0, hard_inputs=False, neighbours=False, restart=False
+    )
+    return demand.model_copy(update={"timing": timing, "variations": none})
 
 
 class Trial:
@@ -119,13 +108,29 @@ class Trial:
             shutil.rmtree(self.root)  # nothing was measured, and this directory is ours: it did not exist before
             raise
         except (Interrupted, KeyboardInterrupt) as error:
-            raise Interrupted(f"{_said(error)}; what was written so far is in {self.root}") from None
-        try:
+            raise Interrupted(f"{_said(error)}; {self._how_to_go_on()}") from None
+        return self.go_on()
+
+    def go_on(self) -> record.Record:
+        """Run what has not run yet, recompute truth, judge."""
+        with self.interruptible():
             self.candidates()
             self.truth()
-        except (Interrupted, KeyboardInterrupt) as error:
-            raise Interrupted(f"{_said(error)}; evidence of the finished cells is in {self.root}/evidence") from None
         return self.finish()
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Ctrl-C inside keeps what was measured, and says where it is and how to go on."""
+        try:
+            yield
+        except (Interrupted, KeyboardInterrupt) as error:
+            kept = f"evidence of the finished cells is in {self.root}/evidence"
+            raise Interrupted(f"{_said(error)}; {kept}; {self._how_to_go_on()}") from None
+
+    def _how_to_go_on(self) -> str:
+        if (self.root / "trial.json").exists():
+            return f"`shakedown resume {self.root}` goes on from there"
+        return f"nothing was measured yet; what was written is in {self.root}"
 
     def prepare(self) -> None:
         """Make the directory, lock the requirements, make the snapshot; learn what the workload says about itself."""
@@ -139,66 +144,102 @@ class Trial:
         ended = self._launch("snapshot", "snapshot", cases=self.checked.cases)
         if ended.status != "finished":
             raise WorkloadError(self._blame("the workload could not be built", ended))
-        declared = json.loads((self.root / "logs" / "declared.json").read_text())
+        declared = state.declared(self.root)
         self.snapshot_sha256 = sha256(self.root / "snapshot" / "snapshot.json")
-        self.dtypes = self.checked.dtypes or tuple(declared["dtypes"])
-        self.shapes = tuple(declared["cases"])
-        self.cells = plan(self.checked, self.dtypes, list(self.shapes))
+        source = self.checked.source
+        self.begin(
+            state.new(
+                workload={"name": source.name, "path": str(source.path), "sha256": source.sha256},
+                target=self.checked.target.name,
+                modes=list(self.checked.modes),
+                dtypes=list(self.checked.dtypes or declared["dtypes"]),
+                plain=declared["plain"],
+                varied=declared["varied"],
+                quick=self.checked.request.quick,
+                trace=self.checked.request.trace,
+                requirements_sha256=self.requirements_sha256,
+                snapshot_sha256=self.snapshot_sha256,
+            )
+        )
+        write(self.state, self.root / "trial.json")
+
+    def begin(self, known: state.State) -> None:
+        """Plan the processes of `known`."""
+        self.state = known
+        self.requirements_sha256, self.snapshot_sha256 = known.requirements_sha256, known.snapshot_sha256
+        self.cells = matrix.plan(
+            self.checked.target,
+            tuple(known.modes),
+            tuple(known.dtypes),
+            matrix.Shapes(tuple(known.plain), known.varied),
+            self.checked.requirements,
+            quick=known.quick,
+            trace=known.trace,
+        )
 
     def references(self) -> None:
         """The CPU in each precision. A workload that fails there in every one of them is bad input, not a result."""
-        for index, cell in enumerate(self.cells):
-            if cell.mode == "reference":
-                self._run_cell(index)
-        references = [cell for cell in self.cells if cell.mode == "reference"]
-        if all(cell.outcome.status == "crashed" for cell in references):
+        references = [cell for cell in self.cells if cell.mode == "reference" and cell.kind == "sequence"]
+        self._run_cells([cell for cell in references if cell.outcome == matrix.WAITING])
+        references = [cell for cell in self.cells if cell.mode == "reference" and cell.kind == "sequence"]
+        nothing = not any(
+            (self.root / "evidence" / c.id / f"{case}.json").exists() for c in references for case in c.cases
+        )
+        if nothing and all(cell.outcome.status == "crashed" for cell in references):
             raise WorkloadError(self._blame("the workload does not run on the CPU", references[0].outcome))
 
     def candidates(self) -> None:
-        for index, cell in enumerate(self.cells):
-            if cell.mode != "reference" and cell.outcome.reason not in targets.NOT_BUILT.values():
-                self._run_cell(index)
+        """Every process that has not run yet."""
+        self._run_cells([cell for cell in self.cells if cell.outcome == matrix.WAITING])
 
     def finish(self) -> record.Record:
         """Judge, seal the record, write the report."""
         self.progress("judging", 0.98)
-        shutil.rmtree(self.root / "cache", ignore_errors=True)  # compiled programs are not evidence
+        for scratch in ("cache", "scratch"):  # compiled programs and checkpoints are not evidence
+            shutil.rmtree(self.root / scratch, ignore_errors=True)
         sealed = record.seal(self.root, self._description(), self.cells)
         write_atomic(self.root / "report.md", report.markdown(sealed).encode())
         return sealed
 
-    def _run_cell(self, index: int) -> None:
-        cell = self.cells[index]
-        self.progress(cell.id, (1 + index) / (2 + len(self.cells)))
+    def _run_cells(self, cells: list[Cell]) -> None:
+        for cell in cells:
+            index = self.cells.index(cell)
+            ended = [c for c in self.cells if c.outcome.seconds]
+            waiting = [c for c in self.cells if c.outcome == matrix.WAITING]
+            done = len(self.cells) - len(waiting)
+            left = clock.in_words(clock.remaining(waiting, ended))
+            self.progress(f"{cell.id} ({done + 1} of {len(self.cells)}{left})", (1 + done) / (2 + len(self.cells)))
+            self.cells[index] = cell.model_copy(update={"outcome": self._run_cell(cell)})
+            state.keep(self.root, self.cells[index])
+
+    def _run_cell(self, cell: Cell) -> Outcome:
         cache = None
         if cell.cache != "none":
-            cache = self.root / "cache" / cell.id.rsplit("-", 1)[0]
+            cache = self.root / "cache" / matrix.cache_of(cell)
+            if cell.cache == "cold":
+                shutil.rmtree(cache, ignore_errors=True)  # left by a process that was interrupted
             cache.mkdir(parents=True, exist_ok=True)
-        ended = self._launch(
-            "candidate",
+        roles = {"probe": ("probe",), "restart": RESTART_ROLES}.get(cell.kind, ("candidate",))
+        seconds = 0.0
+        for role in roles:
+            ended = self._launch_cell(cell, role, cache)
+            seconds += ended.seconds
+            if ended.status != "finished":
+                break
+        return ended.model_copy(update={"seconds": seconds})
+
+    def _launch_cell(self, cell: Cell, role: str, cache: Path | None) -> Outcome:
+        return self._launch(
+            role,
             cell.id,
-            cases=self.shapes,
+            cases=tuple(case.split("#")[0] for case in cell.cases),
             cache_folder=cache,
             target=cell.target,
             mode="eager" if cell.mode == "reference" else cell.mode,
             dtype=cell.dtype,
             cache=cell.cache,
+            trace=cell.kind == "trace",
         )
-        self.cells[index] = cell.model_copy(update={"outcome": ended})
-        self._share_equal_tensors(cell)
-
-    def _share_equal_tensors(self, cell: Cell) -> None:
-        """A warm process that repeats the cold one bit by bit need not fill the disk twice: one file, two names."""
-        for case in cell.cases if cell.cache == "warm" else ():
-            mine = self.root / "evidence" / cell.id / f"{case}.safetensors"
-            other = self.root / "evidence" / cell.id.replace("-warm", "-cold") / f"{case}.safetensors"
-            if mine.exists() and other.exists() and sha256(mine) == sha256(other):
-                link = mine.with_suffix(".link")
-                try:
-                    os.link(other, link)
-                    os.replace(link, mine)
-                except OSError:
-                    continue  # a file system without hard links keeps both copies
 
     def truth(self) -> None:
         """Recompute in float64 what each process saw, once for processes that saw the same bits."""
@@ -227,7 +268,8 @@ class Trial:
             **fields,
         )
         run = self.checked.requirements.run
-        environment = frozen_environment(available_threads(run.threads), cache_folder)
+        mode = self.checked.target.environment(job.mode) if job.target == self.checked.target.name else {}
+        environment = frozen_environment(available_threads(run.threads), cache_folder) | mode
         return self.executor.run(Launch(job, environment, self.root / "logs", run.timeout_seconds))
 
     def _blame(self, what: str, ended: Outcome) -> str:
@@ -242,9 +284,11 @@ class Trial:
             "workload": self.checked.source.name,
             "workload_sha256": self.checked.source.sha256,
             "target": target.name,
-            "modes": list(self.checked.modes),
-            "dtypes": list(self.dtypes),
-            "cases": expand(list(self.shapes)),
+            "modes": self.state.modes,
+            "dtypes": self.state.dtypes,
+            "cases": next(cell.cases for cell in self.cells if cell.mode == "reference")[: len(self.state.plain)],
+            "varied": self.state.varied,
+            "quick": self.state.quick,
             "compiled_means": f"torch.compile(forward and loss, backend={target.backend!r}, dynamic=False): "
             f"{target.backend_note}; the backward pass belongs to it, the optimizer stays outside",
             "step_means": "batch to the device, forward, loss, backward, optimizer step; " + targets.completion(target),
@@ -263,4 +307,35 @@ def run(
     return Trial(check(request), progress, executor).run()
 
 
-__all__ = ["Checked", "Request", "Trial", "TrialError", "check", "plan", "run"]
+def resume(
+    root: Path,
+    requirements_file: Path | None = None,
+    progress: Progress = lambda what, share: None,
+    executor: Executor | None = None,
+) -> record.Record:
+    """Go on with the unfinished trial in `root`: cells that have ended are not run again.
+
+    Raises:
+        BadInput: there is nothing to go on with, or the workload, the versions or `requirements_file` differ from those
+            that the trial began with.
+    """
+    root = root.absolute()
+    known = state.load(root)
+    demand = requirements.unlock(root / "requirements.json")
+    if requirements_file is not None:
+        requirements.refuse_change(requirements_file, root / "requirements.json")
+    source = workload.Source(known.workload["name"], Path(known.workload["path"]), known.workload["sha256"])
+    request = Request(workload=str(source.path), out=root, target=known.target, quick=known.quick, trace=known.trace)
+    going = Trial(
+        Checked(request, source, targets.get(known.target), tuple(known.modes), tuple(known.dtypes), (), demand),
+        progress,
+        executor,
+    )
+    going.begin(known)
+    going.cells = state.restored(root, going.cells)
+    with going.interruptible():
+        going.references()
+    return going.go_on()
+
+
+__all__ = ["Checked", "Progress", "Request", "Trial", "TrialError", "check", "resume", "run"]

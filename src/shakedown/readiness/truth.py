@@ -81,7 +81,10 @@ def _follow(
     shape = seen.case.split("#")[0]
     model = start.model.double()
     model.load_state_dict(start.weights)
-    optimizer = snapshot.restore_optimizer(loaded.build_optimizer(model.parameters()), job.path("snapshot"))
+    optimizer = snapshot.build_optimizer(loaded, model)
+    if optimizer is not None:
+        snapshot.restore_optimizer(optimizer, job.path("snapshot"))
+    sparse = {f"step{t.step}/gradient/{t.name}" for t in seen.tensors if t.role == "gradient" and t.sparse}
     capture = numerics.Capture()
     for number in range(1, steps + 1):
         if number > 1:
@@ -92,13 +95,15 @@ def _follow(
             capture.tensors |= shared.tensors
             capture.infos += shared.infos
         elif number in (1, steps):
-            with torch.enable_grad():
+            with torch.set_grad_enabled(optimizer is not None):
                 result = loaded.forward(model, _to_double(start.batches[shape][number - 1]))
-                outputs, loss = numerics.outputs_of(result)
-                loss.backward()
+                outputs, loss = numerics.outputs_of(result, optimizer is not None)
+                if optimizer is not None and loss is not None:
+                    loss.backward()
             for output, value in outputs.items():
                 capture.keep(number, "output", output, value)
-            capture.keep(number, "loss", "loss", loss)
+            if loss is not None:
+                capture.keep(number, "loss", "loss", loss)
             capture.gradients(number, model)
             for name, value in model.named_buffers():
                 capture.keep(number, "buffer", name, value)
@@ -107,11 +112,18 @@ def _follow(
                 first.tensors, first.infos = dict(capture.tensors), list(capture.infos)
         for name, parameter in model.named_parameters():
             gradient = kept.get(f"step{number}/gradient/{name}")
-            parameter.grad = None if gradient is None else gradient.to(parameter.dtype).reshape(parameter.shape)
-        optimizer.step()
+            if gradient is not None:
+                gradient = gradient.to(parameter.dtype).reshape(parameter.shape)
+                if f"step{number}/gradient/{name}" in sparse:
+                    gradient = gradient.to_sparse(1)  # rows of an embedding; its optimizer may take nothing else
+            parameter.grad = gradient
+        if optimizer is not None:
+            optimizer.step()
         if number in (1, steps):
             for name, parameter in model.named_parameters():
                 capture.keep(number, "weight", name, parameter)
+            if optimizer is not None:
+                capture.state(number, model, optimizer)
     return capture
 
 

@@ -11,6 +11,7 @@ import gc
 import json
 import os
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +21,15 @@ if TYPE_CHECKING:
     from .workload import Source
 
 WORKLOAD_AT_FAULT = 3
+CASE_FAILED = 1
+RESTART_ROLES = ("restart_before", "restart_after")
 
 
 @dataclass(frozen=True)
 class Job:
     """What one child does, as the runner wrote it. Paths are relative to ``root``, the run's directory."""
 
-    role: str  # snapshot | candidate | truth
+    role: str  # snapshot | candidate | truth | probe | restart_before | restart_after
     root: str
     workload: dict[str, str]
     cell: str
@@ -37,6 +40,7 @@ class Job:
     dtype: str = "float32"
     cases: tuple[str, ...] = ()
     cache: str = "none"
+    trace: bool = False  # candidate: record a profile instead of evidence
     subjects: tuple[str, ...] = ()  # truth: evidence files to recompute
 
     @property
@@ -58,21 +62,36 @@ def cache_before(job: Job) -> dict[str, Any]:
     return {"state": job.cache, "files_before": len(files), "bytes_before": sum(p.stat().st_size for p in files)}
 
 
-def perform(job: Job, launch: float = 0.0, import_torch: float = 0.0) -> None:
-    """Do the job in this process. `launch` and `import_torch` are seconds that were spent before."""
-    from . import candidate, requirements, snapshot, truth, workload
+def perform(job: Job, launch: float = 0.0, import_torch: float = 0.0) -> bool:
+    """Do the job in this process; False when a case of it failed. `launch` and `import_torch` are seconds that were
+    spent before.
+    """
+    from . import candidate, restart, snapshot, truth
 
     if job.role == "snapshot":
-        steps = requirements.unlock(job.path("requirements.json")).numerics.steps
-        loaded = workload.load(job.source)
-        cases = [workload.Case.parse(text) for text in job.cases] or list(loaded.cases)
-        snapshot.create(loaded, cases, steps, job.path("snapshot"))
-        declared = {"cases": [str(case) for case in cases], "dtypes": list(loaded.dtypes)}
-        job.path("logs", "declared.json").write_text(json.dumps(declared))
+        snapshot.make(job)
+    elif job.role in RESTART_ROLES:
+        restart.run(job)
     elif job.role == "truth":
         truth.recompute(job)
     else:
-        candidate.Candidate(job, launch, import_torch, cache_before(job)).run()
+        return candidate.Candidate(job, launch, import_torch, cache_before(job)).run()
+    return True
+
+
+def leave(job: Job, code: int) -> None:
+    """End here when the workload left threads behind that the interpreter would wait for, and say so in the evidence."""
+    left = [t.name for t in threading.enumerate() if t is not threading.main_thread() and not t.daemon and t.is_alive()]
+    if not left:
+        return
+    from . import evidence
+    from .evidence.failure import Leftovers
+
+    evidence.write(Leftovers(threads=sorted(left)), job.path("evidence", job.cell, "leftovers.json"))
+    print(f"the workload left {len(left)} threads running: {', '.join(sorted(left))}", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def main() -> int:
@@ -87,12 +106,13 @@ def main() -> int:
     from .errors import WorkloadError
 
     try:
-        perform(job, launch, import_torch)
+        well = perform(job, launch, import_torch)
     except WorkloadError as error:
         print(f"WorkloadError: {error}", file=sys.stderr)
         return WORKLOAD_AT_FAULT
+    leave(job, CASE_FAILED if not well else 0)
     gc.freeze()  # else the interpreter sorts through a million objects on its way out: over a second in every process
-    return 0
+    return 0 if well else CASE_FAILED
 
 
 if __name__ == "__main__":

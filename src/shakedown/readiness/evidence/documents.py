@@ -1,10 +1,10 @@
 """Stage 5: what one process saw of one case, as files that are written at once and never changed.
 
-A piece of evidence is ``<case>.json`` beside ``<case>.safetensors``. Tensors are kept as float32 (float64 where the run
-was float64, integers as they were), so that NumPy reads them without torch; the original dtype is in the JSON. Files
+A piece of evidence is ``<case>.json``, and names the file of its tensors by hash. Tensors are kept as float32 (float64 where
+the run was float64, integers as they were), so that NumPy reads them without torch; the original dtype is in the JSON. Files
 appear under their final name only when complete. :func:`blendable` refuses to put together what must not be compared.
 
-Schema history: ``/1`` first version.
+Schema history: ``/1`` first version; ``/2`` optimizer state, tensors under the name of their hash, inference.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from .graphs import Graphs
 from .paths import Paths
 from .timing import CacheState, Startup, Timings, Training
 
-SCHEMA = "shakedown.evidence/1"
+SCHEMA = "shakedown.evidence/2"
 TRUTH_SCHEMA = "shakedown.truth/1"
-Role = Literal["output", "loss", "gradient", "weight", "buffer"]
+Role = Literal["output", "loss", "gradient", "weight", "buffer", "state"]
 
 
 class TensorInfo(Frozen):
@@ -34,6 +34,7 @@ class TensorInfo(Frozen):
     name: str
     dtype: str
     shape: tuple[int, ...]
+    sparse: bool = False
 
 
 class Evidence(Frozen):

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..requirements import Requirements
+from . import leftovers, restart
 from .results import Cell, Finding
 
 Check = Callable[[Path, list[Cell], Requirements], list[Finding]]
 
-CHECKS: tuple[Check, ...] = ()
+CHECKS: tuple[Check, ...] = (restart.findings, leftovers.findings)
 
 
 def findings(root: Path, cells: list[Cell], requirements: Requirements) -> list[Finding]:

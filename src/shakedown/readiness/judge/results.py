@@ -27,10 +27,17 @@ class Outcome(_Frozen):
     reason: str = ""
 
 
+# What a process is for. sequence: all cases in order, each from the snapshot, so that reuse is seen. single: one case alone,
+# for a cold start of its own and as one more process of its timing. variation: one case that was changed. probe: single
+# operators near those of the workload. restart: training that was saved, ended and loaded. trace: profiled, never timed.
+Kind = Literal["sequence", "single", "variation", "probe", "restart", "trace"]
+
+
 class Cell(_Frozen):
     """One process of the trial: mode, precision and cache state. ``cases`` run in it in this order."""
 
     id: str
+    kind: Kind = "sequence"
     mode: Literal["reference", "eager", "compiled", "adaptive"]
     dtype: str
     cache: Literal["cold", "warm", "none"]

@@ -10,11 +10,14 @@ import numpy as np
 from .. import evidence as ev
 from ..errors import EvidenceError
 from ..evidence import Evidence, SelfTest, Truth
+from ..evidence.failure import Failure
 from ..requirements import Requirements
 from . import formats, numerics, paths, timing
 from .results import CaseResult, Cell, CellResult, TensorSummary, Verdict
 
 Arrays = dict[str, np.ndarray]
+# Their evidence is judged by checks of their own; what a check finds turns "match" into "mismatch".
+UNCOMPARED = ("probe", "restart", "trace")
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class Found:
     truths: dict[str, Truth]
     self_tests: dict[str, SelfTest]
     damaged: dict[tuple[str, str], str]
+    failures: dict[tuple[str, str], Failure]
     # Worked out once: the CPU's own errors, and the judgement of tensors that several processes share bit by bit.
     own_errors: dict[tuple[str, str], Arrays] = field(default_factory=dict)
     judged: dict[tuple[str, str], list[numerics.Vector]] = field(default_factory=dict)
@@ -37,13 +41,16 @@ class Found:
         truths: dict[str, Truth] = {}
         tests: dict[str, SelfTest] = {}
         damaged: dict[tuple[str, str], str] = {}
+        failures: dict[tuple[str, str], Failure] = {}
         for cell in cells:
             folder = root / "evidence" / cell.id
             for case in cell.cases:
                 path = folder / f"{case}.json"
-                if not path.exists():
-                    continue
                 try:
+                    if (folder / f"{case}.failure.json").exists():
+                        failures[cell.id, case] = ev.read(Failure, folder / f"{case}.failure.json")
+                    if not path.exists():
+                        continue
                     found = cases[cell.id, case] = ev.read(Evidence, path)
                     truth = root / "evidence" / "truth" / f"{found.tensors_sha256[:16]}.json"
                     if truth.exists():
@@ -52,7 +59,7 @@ class Found:
                     damaged[cell.id, case] = str(error)
             if (folder / "self-test.json").exists():
                 tests[cell.id] = ev.read(SelfTest, folder / "self-test.json")
-        return cls(root, cases, truths, tests, damaged)
+        return cls(root, cases, truths, tests, damaged, failures)
 
     def pair(self, found: Evidence) -> tuple[Arrays, Arrays]:
         """Tensors of the device and of its truth."""
@@ -163,26 +170,35 @@ def judge_case(
     if (cell.id, case) in found.damaged:
         return CaseResult(case=case, verdict="untested", reason=found.damaged[cell.id, case]), []
     subject = found.cases.get((cell.id, case))
+    own = f"reference-{cell.dtype}"
+    if (failure := found.failures.get((own, case))) is not None:
+        reason = f"the workload itself fails on the CPU: {failure.error}: {failure.message}"
+        return CaseResult(case=case, verdict="untested", reason=reason), []
+    if (failure := found.failures.get((cell.id, case))) is not None:
+        return CaseResult(case=case, verdict="crashed", reason=f"{failure.error}: {failure.message}"), []
     if subject is None:
         if cell.outcome.status == "finished" or earlier_failed:
             return CaseResult(case=case, verdict="untested", reason="the process ended before this case"), []
         return CaseResult(case=case, verdict=cell.outcome.status, reason=cell.outcome.reason), []
     truth = found.truths.get(subject.tensors_sha256)
-    reference = found.cases.get((f"reference-{cell.dtype}", case))
+    reference = found.cases.get((own, case))
     if truth is None or reference is None:
         return CaseResult(case=case, verdict="untested", reason="there is no CPU reference or float64 truth for it"), []
     for other in (truth, reference):
         refused = ev.blendable(subject, other)
         if refused:
             return CaseResult(case=case, verdict="untested", reason="not comparable: " + "; ".join(refused)), []
+    if (diverged := _diverged(found, truth)) is not None:
+        reason = f"the loss is not finite in float64 on the CPU at step {diverged}: the workload diverges by itself"
+        return CaseResult(case=case, verdict="untested", reason=reason, losses=_losses(found, subject, reference)), []
     faults = structure(subject, reference, truth)
     judged: list[numerics.Vector] = []
     shapes_agree = not any("shape" in fault for fault in faults)
     if shapes_agree:
-        own = reference_errors(found, cell.dtype, case)
+        errors = reference_errors(found, cell.dtype, case)
         key = subject.tensors_sha256, case
         if key not in found.judged:
-            found.judged[key] = vectors(found, subject, own, requirements)
+            found.judged[key] = vectors(found, subject, errors, requirements)
         judged = found.judged[key]
     failed = sorted((v for v in judged if v.findings), key=_nearest_to_the_cause)
     findings = faults + [f"{v.name}: {text}" for v in failed for text in v.findings]
@@ -200,9 +216,16 @@ def judge_case(
     return result, judged
 
 
+def _diverged(found: Found, truth: Truth) -> int | None:
+    """The first judged step whose loss is not finite in exact arithmetic: there is nothing to compare after it."""
+    losses = {t.step for t in truth.tensors if t.role == "loss"}
+    kept = ev.tensors(truth, found.root)
+    return next((step for step in sorted(losses) if not np.isfinite(kept[f"step{step}/loss/loss"]).all()), None)
+
+
 def _nearest_to_the_cause(v: numerics.Vector) -> tuple[str, int, float]:
     """Order of findings: what is computed first comes first, and the worst of its kind before the others."""
-    return v.name.split("/")[0], ("output", "loss", "gradient", "buffer", "weight").index(v.role), -v.margin
+    return v.name.split("/")[0], ("output", "loss", "gradient", "buffer", "weight", "state").index(v.role), -v.margin
 
 
 def _losses(found: Found, subject: Evidence, reference: Evidence) -> dict[str, float | None]:
@@ -212,7 +235,7 @@ def _losses(found: Found, subject: Evidence, reference: Evidence) -> dict[str, f
     device, cpu = ev.tensors(subject, found.root), ev.tensors(reference, found.root)
     steps = sorted({t.step for t in subject.tensors})
     losses: dict[str, float | None] = {}
-    for step in dict.fromkeys((steps[0], steps[-1])):
+    for step in dict.fromkeys((steps[0], steps[-1]) if "step1/loss/loss" in cpu else ()):
         losses[f"device_step{step}"] = ev.finite(float(device[f"step{step}/loss/loss"]))
         losses[f"cpu_step{step}"] = ev.finite(float(cpu[f"step{step}/loss/loss"]))
     return losses | {"device_last": subject.training.last_loss, "cpu_last": reference.training.last_loss}
@@ -239,6 +262,18 @@ def judge_cell(
     """Judge one process. Its verdict is that of its worst case."""
     results: list[CaseResult] = []
     judged: dict[str, list[numerics.Vector]] = {}
+    if cell.kind in UNCOMPARED:
+        ended = cell.outcome.status
+        verdict: Verdict = "match" if ended == "finished" else ended
+        return CellResult(
+            cell=cell.id,
+            verdict=verdict,
+            reason=cell.outcome.reason,
+            cache_proof="",
+            cache_proved=False,
+            repeats="",
+            cases=[],
+        ), {}
     for case in cell.cases:
         broken = any(r.verdict in ("crashed", "timeout", "killed") for r in results)
         result, case_vectors = judge_case(found, cell, case, requirements, broken)
@@ -247,7 +282,8 @@ def judge_cell(
     severity: tuple[Verdict, ...] = ("killed", "timeout", "crashed", "mismatch", "untested", "match")
     worst = min(results, key=lambda r: severity.index(r.verdict))
     verdict, reason = worst.verdict, worst.reason
-    if verdict in ("match", "untested") and cell.outcome.status in ("crashed", "timeout", "killed"):
+    failed = any((cell.id, case) in found.failures for case in cell.cases)
+    if verdict in ("match", "untested") and cell.outcome.status in ("crashed", "timeout", "killed") and not failed:
         # Evidence of every case is there, and then the process died: at the timer's self-test or while closing down.
         verdict, reason = cell.outcome.status, f"after its last case: {cell.outcome.reason}"
     seen = [found.cases[cell.id, case] for case in cell.cases if (cell.id, case) in found.cases]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, overload
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ..errors import WorkloadError
-from ..evidence import Role, TensorInfo
+from ..evidence import Role, TensorInfo, sha256
 
 
 class Capture:
@@ -21,7 +25,10 @@ class Capture:
 
     def keep(self, step: int, role: Role, name: str, value: Tensor) -> None:
         """Copy `value` to the host. Half precisions widen to float32, which changes no value; complex becomes pairs."""
+        sparse = value.layout is not torch.strided
         host = value.detach().cpu()
+        if sparse:
+            host = host.to_dense()
         if host.is_complex():
             host = torch.view_as_real(host)
         if host.dtype in (torch.bfloat16, torch.float16):
@@ -30,7 +37,9 @@ class Capture:
             host = host.to(torch.uint8)
         self.tensors[f"step{step}/{role}/{name}"] = host.clone(memory_format=torch.contiguous_format)
         dtype = str(value.dtype).removeprefix("torch.")
-        self.infos.append(TensorInfo(step=step, role=role, name=name, dtype=dtype, shape=tuple(value.shape)))
+        self.infos.append(
+            TensorInfo(step=step, role=role, name=name, dtype=dtype, shape=tuple(value.shape), sparse=sparse)
+        )
 
     def gradients(self, step: int, model: nn.Module) -> None:
         """Keep the gradient of every parameter; parameters without one are remembered by name."""
@@ -40,24 +49,76 @@ class Capture:
             else:
                 self.keep(step, "gradient", name, parameter.grad)
 
-    def weights(self, step: int, model: nn.Module) -> None:
-        """Keep every parameter and persistent buffer as it is now."""
-        parameters = dict(model.named_parameters())
-        for name, value in parameters.items():
+    def weights(self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """Keep every parameter and persistent buffer as it is now, and the optimizer's state of each parameter."""
+        for name, value in model.named_parameters():
             self.keep(step, "weight", name, value)
         for name, value in model.named_buffers():
             self.keep(step, "buffer", name, value)
+        if optimizer is not None:
+            self.state(step, model, optimizer)
+
+    def state(self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Keep the tensors that the optimizer remembers, under the name of their parameter."""
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        for parameter, held in optimizer.state.items():
+            for key, value in held.items():
+                if isinstance(value, Tensor):
+                    self.keep(step, "state", f"{names.get(id(parameter), 'other')}.{key}", value)
 
 
-def outputs_of(result: Any) -> tuple[dict[str, Tensor], Tensor]:
-    """Check what ``forward`` returned; give outputs by name, and the loss."""
+@overload
+def outputs_of(result: Any, trains: Literal[True] = True) -> tuple[dict[str, Tensor], Tensor]: ...
+@overload
+def outputs_of(result: Any, trains: bool) -> tuple[dict[str, Tensor], Tensor | None]: ...
+def outputs_of(result: Any, trains: bool = True) -> tuple[dict[str, Tensor], Tensor | None]:
+    """Check what ``forward`` returned; give outputs by name, and the loss (None where nothing is trained).
+
+    Outputs may be nested: tensors in dicts, lists, tuples and dataclasses are named by their path, ``hidden.0``.
+    """
     if not (isinstance(result, tuple) and len(result) == 2):
         raise WorkloadError("forward() must return a pair (outputs, loss)")
     outputs, loss = result
-    if isinstance(outputs, Tensor):
-        outputs = {"output": outputs}
-    if not isinstance(outputs, dict) or not all(isinstance(value, Tensor) for value in outputs.values()):
-        raise WorkloadError("forward() must return outputs as a tensor or a dict of tensors")
+    named: dict[str, Tensor] = {"output": outputs} if isinstance(outputs, Tensor) else dict(_flat("", outputs))
+    if not named:
+        raise WorkloadError("forward() must return outputs as a tensor, or tensors in dicts, lists or tuples")
+    if loss is None and not trains:
+        return named, None
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         raise WorkloadError("forward() must return the loss as a tensor with one element")
-    return outputs, loss
+    return named, loss
+
+
+def _flat(prefix: str, value: Any) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        yield prefix, value
+        return
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        items: Iterable[tuple[Any, Any]] = value.items()
+    elif isinstance(value, list | tuple):
+        items = enumerate(value)
+    elif value is None or isinstance(value, bool | int | float | str):
+        return
+    else:
+        raise WorkloadError(
+            f"forward() returned an output of type {type(value).__name__}; give tensors, or nests of them"
+        )
+    for key, inner in items:
+        yield from _flat(f"{prefix}.{key}" if prefix else str(key), inner)
+
+
+def keep_tensors(root: Path, cell: str, capture: Capture) -> tuple[str, str]:
+    """Write tensors under the name of their hash, so that processes that saw the same bits share one file.
+
+    Returns the file's path below `root`, and its SHA-256.
+    """
+    folder = root / "evidence" / "tensors"
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f".{cell}.part"
+    save_file(capture.tensors, part)
+    digest = sha256(part)
+    file = Path("evidence", "tensors", f"{digest[:32]}.safetensors")
+    part.replace(root / file)
+    return file.as_posix(), digest
