@@ -42,10 +42,12 @@ def test_the_device_module():
         "manual_seed_all",
         "profile",
         "profile_identity",
+        "profile_rules",
         "seed",
         "seed_all",
         "set_device",
         "set_rng_state",
+        "support_of",
         "synchronize",
         "use_profile",
     } <= set(dir(torch.neuron))

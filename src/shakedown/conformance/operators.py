@@ -136,6 +136,8 @@ class Support:
 def support() -> list[Support]:
     """Every ATen overload on tensors that a user of the host's PyTorch can reach, by name."""
     torch.empty(1, device="neuron").add(1)  # loads the lowerings
+    from shakedown.neuron.support import way_of
+
     made = []
     for name in sorted(torch._C._dispatch_get_all_op_names()):
         base, _, which = name.removeprefix("aten::").partition(".")
@@ -143,26 +145,5 @@ def support() -> list[Support]:
             continue
         op = getattr(getattr(torch.ops.aten, base, None), which or "default", None)
         if op is not None and any("Tensor" in str(a.type) for a in (*op._schema.arguments, *op._schema.returns)):
-            made.append(Support(name, *_way(op)))
+            made.append(Support(name, *way_of(op)))
     return made
-
-
-_COMPOSITE_KEYS = ("CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
-
-
-def _way(op: torch._ops.OpOverload) -> tuple[str, str]:
-    from shakedown.neuron.lowering import registry
-
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
-    if has(op.name(), "PrivateUse1"):
-        return "native", ""
-    if any(has(op.name(), key) for key in _COMPOSITE_KEYS):
-        return "composite", ""
-    functional = registry.functional_of(op)
-    if functional is not None and registry.lowering_of(functional) is not None:
-        return "native", ""
-    if functional is not None and registry.decomposition_of(functional) is not None:
-        return "decomposed", ""
-    if not has(op.name(), "CPU"):
-        return "fallback", "PyTorch has no kernel for dense tensors on the CPU either"
-    return "fallback", "no lowering"

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
@@ -19,6 +19,9 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 from . import events
 from .autoload import DEVICE_NAME
 from .modes import adaptive
+
+if TYPE_CHECKING:
+    from .support import OperatorSupport
 
 _libraries: list[torch.library.Library] = []  # a registration lives as long as its Library object
 _start_lock = threading.RLock()
@@ -247,6 +250,42 @@ def use_profile(name: str) -> AbstractContextManager[None]:
     from . import profiles
 
     return profiles.use(name)
+
+
+def profile_rules(name: str | None = None) -> list[dict[str, Any]]:
+    """The rules of a support profile (None: the active one) as plain values, with source and date; ``native`` has none.
+
+    Raises:
+        ProfileError: there is no such profile, or its file is wrong.
+    """
+    _start()
+    from . import profiles
+
+    chosen = profiles.active if name is None else profiles.load(name)
+    return [] if chosen is None else [rule.model_dump(mode="json") for rule in chosen.rules]
+
+
+def support_of(
+    operator: str,
+    input_dtypes: Iterable[str] = (),
+    output_dtypes: Iterable[str] = (),
+    *,
+    contiguous: bool = True,
+    mode: Literal["eager", "compile"] = "eager",
+    profile: str | None = None,
+) -> OperatorSupport:
+    """What the device would do with calls of ``aten::name.overload`` on tensors like these, without calling it.
+
+    Conditions of a profile's rules are decided from the dtypes of inputs and results, by name, and whether all inputs are
+    contiguous. `profile` None is the active one. What depends on sizes or values cannot be told in advance.
+
+    Raises:
+        ProfileError: there is no such profile, or its file is wrong.
+    """
+    _start()
+    from . import support
+
+    return support.support_of(operator, input_dtypes, output_dtypes, contiguous=contiguous, mode=mode, profile=profile)
 
 
 def get_executed_ops() -> list[str]:

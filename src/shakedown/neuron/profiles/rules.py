@@ -88,6 +88,7 @@ class Profile:
     def __init__(self, source: Source, document: Document) -> None:
         self.name, self.release = document.name, document.release
         self.origin = source.path
+        self.rules = document.rule
         self.sha256 = hashlib.sha256(source.text.encode()).hexdigest()
         self._operators: dict[OpOverload, list[OperatorRule]] = {}
         self._narrow: dict[torch.dtype, torch.dtype] = {}
@@ -126,17 +127,27 @@ class Profile:
         Raises:
             UnsupportedByProfile: the call is refused.
         """
+        rule = self._matching(op, tensors, outputs, mode)
+        if rule is None:
+            return None
+        if rule.action == "refuse":
+            raise UnsupportedByProfile(self.says(rule, f"{op} is not supported there"))
+        return self.says(rule, "runs on the CPU there")
+
+    def rule_for(
+        self, op: OpOverload, inputs: Iterable[torch.Tensor], outputs: Iterable[torch.Tensor], mode: Mode
+    ) -> OperatorRule | None:
+        """The rule that a call of `op` on tensors like these would meet, if any. Nothing is called."""
+        return self._matching(op, inputs, lambda: [t.dtype for t in outputs], mode)
+
+    def _matching(
+        self, op: OpOverload, tensors: Iterable[torch.Tensor], outputs: Callable[[], list[torch.dtype]], mode: Mode
+    ) -> OperatorRule | None:
         rules = self._operators.get(op)
         if rules is None:
             return None
         given = list(tensors)
-        for rule in rules:
-            if not _holds(rule, given, outputs, mode):
-                continue
-            if rule.action == "refuse":
-                raise UnsupportedByProfile(self.says(rule, f"{op} is not supported there"))
-            return self.says(rule, "runs on the CPU there")
-        return None
+        return next((rule for rule in rules if _holds(rule, given, outputs, mode)), None)
 
     def eager_reason(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
         """:meth:`reason` for an operator call with these arguments."""

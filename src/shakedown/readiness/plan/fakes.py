@@ -339,7 +339,7 @@ def _restored_globals() -> Iterator[None]:
     """
     known = importlib.import_module("torch.optim.optimizer")._foreach_supported_types
     state, numpy_state, torch_state = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    device = getattr(torch, "neuron", None)
+    device: Any = getattr(torch, "neuron", None)
     device_state = device.get_rng_state() if device is not None and device.is_initialized() else None
     known.append(FakeTensor)
     try:
