@@ -169,6 +169,19 @@ def synchronize(device: Any = None) -> None:
         runtime.synchronize("synchronize")
 
 
+def live_bytes() -> int:
+    """Bytes of the values on the device now, each array once however many tensors share it.
+
+    Exact at the moment of the call, and free between calls. What a running program holds besides is not in it, nor are
+    results of operators that are recorded and have not run: :func:`synchronize` first.
+    """
+    if not is_initialized():
+        return 0
+    from . import runtime
+
+    return runtime.live_bytes()
+
+
 def get_amp_supported_dtype() -> list[torch.dtype]:
     return [torch.float32, torch.float16, torch.bfloat16]
 

@@ -287,3 +287,17 @@ def synchronize(reason: str) -> None:
     # Execution on one device is in order: a computation dispatched now ends after all before it.
     jax.block_until_ready(jax.device_put(np.zeros((), np.int32), _device) + 0)
     events.record("synchronize", reason, start_ns=start_ns, duration_ns=time.perf_counter_ns() - start_ns)
+
+
+# --- memory -------------------------------------------------------------------------------------------------------------
+
+
+def live_bytes() -> int:
+    """Bytes of the buffers that the client holds on the device, other JAX code's in this process included."""
+    held: dict[int, int] = {}
+    for array in jax.live_arrays():
+        if not array.is_deleted():
+            for shard in array.addressable_shards:
+                if shard.device == _device:
+                    held[shard.data.unsafe_buffer_pointer()] = shard.data.nbytes  # two arrays may be one buffer
+    return sum(held.values())
