@@ -17,7 +17,8 @@ from .documents import (
 )
 from .files import Frozen, canonical, finite, read, sha256, write, write_atomic
 from .graphs import Graphs
-from .identity import Fact, Family, Identity
+from .identity import Fact, Family, Identity, Installation, Probe
+from .memory import Memory, MemorySpan, Meter
 from .paths import PathRow, Paths
 from .timing import CacheState, SelfTest, Startup, StepSeries, Timings, Training
 
@@ -31,8 +32,13 @@ __all__ = [
     "Frozen",
     "Graphs",
     "Identity",
+    "Installation",
+    "Memory",
+    "MemorySpan",
+    "Meter",
     "PathRow",
     "Paths",
+    "Probe",
     "Role",
     "SelfTest",
     "Startup",

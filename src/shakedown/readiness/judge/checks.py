@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..requirements import Requirements
-from . import leftovers, restart
+from . import leftovers, memory, restart, timing
 from .results import Cell, Finding
 
 Check = Callable[[Path, list[Cell], Requirements], list[Finding]]
 
-CHECKS: tuple[Check, ...] = (restart.findings, leftovers.findings)
+CHECKS: tuple[Check, ...] = (restart.findings, leftovers.findings, timing.findings, memory.findings)
 
 
 def findings(root: Path, cells: list[Cell], requirements: Requirements) -> list[Finding]:

@@ -88,6 +88,17 @@ class Variations(Frozen):
         description="Each operator of the workload again with transposed, offset, empty and expanded inputs, other "
         "dtypes and NaN rows: what the next version of the workload is likely to need.",
     )
+    neighbour_operators: int = Field(
+        default=60,
+        ge=1,
+        description="Distinct operator calls that are probed, at most: one of every operator first, then the largest. More "
+        "of them are the same operators at other sizes.",
+    )
+    neighbour_seconds: float = Field(
+        default=120.0,
+        gt=0,
+        description="Seconds for the probes of one process; unchanged calls come first, and what is left over is untested.",
+    )
     restart: bool = Field(
         default=True,
         description="Save, end the process, load in a new one, and compare the updates after it: the first loss after a "
@@ -116,7 +127,7 @@ class Kernel(Frozen):
 
 
 class Budgets(Frozen):
-    """Limits in seconds; 0 sets none."""
+    """Limits, of time in seconds; 0 sets none."""
 
     cold_start: float = Field(
         default=0.0, ge=0, description="From starting a process with an empty cache to the end of its first step."
@@ -125,6 +136,12 @@ class Budgets(Frozen):
         default=0.0, ge=0, description="The same with a filled cache: what a restart in production costs."
     )
     step: float = Field(default=0.0, ge=0, description="Median of a step in the steady state, at the real maximum.")
+    device_memory: float = Field(
+        default=0.0,
+        ge=0,
+        description="Bytes of device memory that a step may need at its peak, the next batch included: what the real "
+        "device has, less what other programs keep there.",
+    )
     fallback_share: float = Field(
         default=0.05, ge=0, le=1, description="Share of a step that may be spent in operators on the CPU."
     )

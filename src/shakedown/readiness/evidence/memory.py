@@ -1,0 +1,39 @@
+"""How much memory a step needs, on the host and on the device."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from .files import Frozen
+
+MEMORY_SCHEMA = "shakedown.memory/1"
+# peak: the largest of all moments. sampled: the largest of the moments that were looked at, which a peak between two of
+# them exceeds. since start: a peak that cannot be reset, so an earlier step may have made it.
+Kind = Literal["peak", "sampled", "since start", "unobservable"]
+
+
+class Meter(Frozen):
+    """What a figure is, by which means, and why there is none where it is unobservable."""
+
+    kind: Kind
+    source: str
+
+
+class MemorySpan(Frozen):
+    """Bytes in one measured span: the most, and what was held when it began and when it had ended. None: not known."""
+
+    name: str
+    host: int | None
+    device: int | None
+    device_before: int | None
+    device_after: int | None
+    samples: int
+
+
+class Memory(Frozen):
+    """Memory of single steps of one case, of which none is timed."""
+
+    schema_version: str = MEMORY_SCHEMA
+    host: Meter
+    device: Meter
+    spans: list[MemorySpan]

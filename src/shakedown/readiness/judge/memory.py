@@ -1,0 +1,110 @@
+"""What a step needs in memory, and whether that is within the budget, said only where the figure can carry it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from .. import evidence as ev
+from ..errors import EvidenceError
+from ..evidence.memory import Memory, MemorySpan, Meter
+from ..requirements import Requirements
+from .results import Cell, Finding
+
+STEP, OVERLAPPED = "step", "step, next batch on the device"  # names of the spans, as the worker writes them
+
+
+class MemorySummary(BaseModel):
+    """Bytes of one case in one process. ``device`` is of the step alone, ``device_overlapped`` with the next batch there
+    already, ``overlap`` what that adds; ``kept`` is what the step left behind on the device. None: not known.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    cell: str
+    case: str
+    host_meter: Meter
+    device_meter: Meter
+    host: int | None
+    device: int | None
+    device_overlapped: int | None
+    overlap: int | None
+    kept: int | None
+
+
+def _difference(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one - other
+
+
+def summarise(cell: str, case: str, document: Memory) -> MemorySummary:
+    """The figures that a reader asks for."""
+    nothing = MemorySpan(name="", host=None, device=None, device_before=None, device_after=None, samples=0)
+    spans = {span.name: span for span in document.spans}
+    step, overlapped = spans.get(STEP, nothing), spans.get(OVERLAPPED, nothing)
+    host = [span.host for span in (step, overlapped) if span.host is not None]
+    return MemorySummary(
+        cell=cell,
+        case=case,
+        host_meter=document.host,
+        device_meter=document.device,
+        host=max(host, default=None),
+        device=step.device,
+        device_overlapped=overlapped.device,
+        overlap=_difference(overlapped.device, step.device),
+        kept=_difference(step.device_after, step.device_before),
+    )
+
+
+def read(root: Path, cells: list[Cell]) -> list[MemorySummary]:
+    """Every case of every process that measured memory. Damaged documents are left out: :func:`findings` names them."""
+    return [
+        found for found in (_read(root, cell, case) for cell, case in _all(cells)) if not isinstance(found, str | None)
+    ]
+
+
+def _all(cells: list[Cell]) -> list[tuple[Cell, str]]:
+    return [(cell, case) for cell in cells for case in cell.cases]
+
+
+def _read(root: Path, cell: Cell, case: str) -> MemorySummary | str | None:
+    """The summary; None where nothing was measured; why a document cannot be read."""
+    path = root / "evidence" / cell.id / f"{case}.memory.json"
+    if not path.exists():
+        return None
+    try:
+        return summarise(cell.id, case, ev.read(Memory, path))
+    except EvidenceError as error:
+        return str(error)
+
+
+def findings(root: Path, cells: list[Cell], requirements: Requirements) -> list[Finding]:
+    """A step that needs more than the budget fails. A figure that is not a peak cannot show that it needs less."""
+    limit = requirements.budgets.device_memory
+    made = []
+    for cell, case in _all(cells):
+        found = _read(root, cell, case)
+        if isinstance(found, str):
+            made.append(Finding(word="untested(memory)", cell=cell.id, case=case, text=found, fails=False))
+        elif found is not None and limit and cell.mode != "reference":
+            word, text, fails = _against(found, limit)
+            if word:
+                made.append(Finding(word=word, cell=cell.id, case=case, text=text, fails=fails))
+    return made
+
+
+def _against(
+    found: MemorySummary, limit: float
+) -> tuple[Literal["", "over-budget(memory)", "untested(memory)"], str, bool]:
+    known = [value for value in (found.device, found.device_overlapped) if value is not None]
+    if not known:
+        return "untested(memory)", f"unobservable: {found.device_meter.source}", False
+    most = max(known)
+    said = f"a step needs {most / 2**20:.1f} MiB on the device ({found.device_meter.kind}); the budget is {limit / 2**20:.1f}"
+    if most > limit:
+        return "over-budget(memory)", said, True
+    if found.device_meter.kind != "peak":
+        return "untested(memory)", f"{said}, but the figure is no peak: {found.device_meter.source}", False
+    if found.device_overlapped is None:
+        return "untested(memory)", f"{said}, but it was not measured with the next batch on the device", False
+    return "", "", False
