@@ -424,9 +424,9 @@ def _kernel_for(op: OpOverload) -> Callable[..., Any]:
 
 
 def _composite_kernel(op: OpOverload, composite: Callable[..., Any]) -> Callable[..., Any]:
-    tally = events.tally(qualified_name(op))
     # A composite that ends in a lowering of the same overload is counted there.
     counted = registry.lowering_of(op) is None
+    tally = events.tally(qualified_name(op), events.COMPOSITE if counted else "")
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         if profiles.active is not None:

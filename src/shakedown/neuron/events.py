@@ -17,6 +17,7 @@ from typing import Any, Literal
 Kind = Literal["execute", "fallback", "compile", "transfer", "synchronize", "flush"]
 NO_PHASE = ""
 DECOMPOSED = "decomposed"  # detail of an operator that runs through PyTorch's decomposition, as one program
+COMPOSITE = "composite"  # detail of one that calls other operators, which are counted as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,27 @@ class Tally:
         self.runs = 0
 
 
+_runs_of: Any = Tally.__dict__["runs"]
+
+
+class _Watched(Tally):
+    """A tally that tells whoever watches of every run. The hot path does not know: only the object's class changes."""
+
+    __slots__ = ()
+
+    @property
+    def runs(self) -> int:
+        return _runs_of.__get__(self)
+
+    @runs.setter
+    def runs(self, value: int) -> None:
+        more = value - _runs_of.__get__(self)
+        _runs_of.__set__(self, value)
+        if more > 0:  # less: a drain, or a recorded call that was given up
+            for watcher in tuple(_watchers):
+                watcher(self)
+
+
 @dataclass(slots=True)
 class Count:
     """Sum over events of one kind with the same name, phase and detail."""
@@ -60,6 +82,7 @@ _phase = NO_PHASE
 _tallies: dict[str, Tally] = {}
 _counts: dict[tuple[Kind, str, str, str], Count] = {}
 _listeners: list[Callable[[Event], None]] = []
+_watchers: list[Callable[[Tally], None]] = []
 listening = False  # read on the hot path: true while any listener is subscribed
 
 
@@ -68,7 +91,7 @@ def tally(name: str, detail: str = "") -> Tally:
     with _lock:
         found = _tallies.get(name)
         if found is None:
-            found = _tallies[name] = Tally(name, detail)
+            found = _tallies[name] = (_Watched if _watchers else Tally)(name, detail)
         return found
 
 
@@ -138,6 +161,27 @@ def subscribe(listener: Callable[[Event], None]) -> Iterator[None]:
         with _lock:
             _listeners.remove(listener)
             listening = bool(_listeners)
+
+
+@contextmanager
+def watch(watcher: Callable[[Tally], None]) -> Iterator[None]:
+    """Call `watcher` with the tally of each operator as it is called, in the calling thread, while the context is open.
+
+    Unlike the ``execute`` events of :func:`subscribe` it comes at the call in adaptive eager too, where operators run later.
+    It must not run device operators.
+    """
+    with _lock:
+        _watchers.append(watcher)
+        for item in _tallies.values():
+            item.__class__ = _Watched
+    try:
+        yield
+    finally:
+        with _lock:
+            _watchers.remove(watcher)
+            if not _watchers:
+                for item in _tallies.values():
+                    item.__class__ = Tally
 
 
 def snapshot() -> list[dict[str, Any]]:

@@ -219,6 +219,11 @@ def observes(target: Target, product: Family) -> dict[Observable, str]:
     return seen
 
 
+def unobservable(target: Target, product: Family) -> dict[Observable, str]:
+    """What of :func:`observes` cannot be seen, each with the reason."""
+    return {kind: why for kind, why in observes(target, product).items() if why}
+
+
 def _speaker(target: Target) -> str:
     return "torch_neuronx" if target.name == "neuron" else f"PyTorch's {target.backend} backend"
 

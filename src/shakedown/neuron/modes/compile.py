@@ -7,6 +7,7 @@ XLA compiles. A program is specialised on the sizes, strides and offsets of its 
 from __future__ import annotations
 
 import itertools
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeAlias
@@ -155,6 +156,7 @@ class _Graph:
         if self.random:
             buffers.append(rng.next_key())
         found = self.programs.get(tuple(key))
+        start_ns = time.perf_counter_ns() if events.listening else 0
         if found is None:
             with _disable_current_modes():
                 views = [View.of(a) if isinstance(a, torch.Tensor) else None for a in arguments]
@@ -174,6 +176,8 @@ class _Graph:
         if type(results) is not list:
             results = [results]
         self.tally.runs += 1
+        if events.listening:
+            events.emit_execute(self.tally.name, start_ns)
         if program.demands:
             broken = runtime.read_int(results.pop())
             if broken:

@@ -84,7 +84,16 @@ def _paths(of: Pairs) -> Section:
 
 def _fallbacks(of: Pairs) -> Section:
     rows = [
-        (name_of(cell), case.case, f.phase, f.name, f.reason, str(f.count), seconds(f.seconds), size(f.nbytes))
+        (
+            name_of(cell),
+            case.case,
+            f.phase,
+            f.name,
+            f.reason,
+            "–" if f.count is None else str(f.count),
+            seconds(f.seconds),
+            size(f.nbytes),
+        )
         for cell, case in cases(of)
         if case.paths
         for f in case.paths.fallbacks or []

@@ -61,7 +61,7 @@ def _paths(record: Record, of: Pairs) -> Section:
     shown = record.trial["cases"][0]
     rows = []
     sources: dict[str, None] = {}
-    left: dict[tuple[str, str, str], int] = {}
+    left: dict[tuple[str, str, str], int | None] = {}
     seen = True
     for cell, case in cases(of):
         if case.paths is None or cell.mode == "reference" or cell.cache == "warm":
@@ -70,7 +70,7 @@ def _paths(record: Record, of: Pairs) -> Section:
         seen &= case.paths.fallbacks is not None
         for fallback in case.paths.fallbacks or []:
             key = (fallback.name, fallback.phase, fallback.reason)
-            left[key] = max(left.get(key, 0), fallback.count)
+            left[key] = max((n for n in (left.get(key), fallback.count) if n is not None), default=None)
         if case.case == shown:
             moved = [p.moved_bytes for p in case.paths.phases if p.moved_bytes is not None]
             total = size(sum(moved)) if moved else "not seen"
@@ -81,7 +81,8 @@ def _paths(record: Record, of: Pairs) -> Section:
     said = f"One later step of case {shown}, by phase: calls on the device; 'left' are calls that ran on the CPU. "
     tables = [Table(header, rows)]
     if left:
-        gone = [(name, phase, str(count), reason) for (name, phase, reason), count in sorted(left.items())]
+        calls = {key: "not counted" if count is None else str(count) for key, count in left.items()}
+        gone = [(name, phase, calls[name, phase, reason], reason) for name, phase, reason in sorted(left)]
         tables.append(Table(("left the device", "phase", "calls a step", "why"), gone))
     elif seen:
         said += "No operator left the device in any case. "

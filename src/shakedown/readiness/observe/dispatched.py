@@ -1,0 +1,168 @@
+"""Operators as PyTorch dispatches them: the view that every target allows.
+
+A :class:`Watcher` stands between autograd and the device. It sees an operator before the device does, so it cannot see what
+the device makes of it; and it sees operators on CPU tensors, of which the device knows nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..evidence import PathRow
+
+Key = tuple[str, str, str, str, str, str]  # kind, name, phase, detail, where, line
+
+
+class Rows(list[PathRow]):
+    """Rows of one observed step, filled when its context closes, and the seconds it took (None where counting costs)."""
+
+    seconds: float | None = None
+
+
+@dataclass
+class _Sum:
+    count: int = 0
+    seconds: float | None = None
+    nbytes: int = 0
+
+
+class Book:
+    """Sums of events under their keys, in the order in which they first came."""
+
+    def __init__(self) -> None:
+        self._sums: dict[Key, _Sum] = {}
+
+    def add(self, key: Key, count: int = 1, seconds: float | None = None, nbytes: int = 0) -> None:
+        """Add to the row of `key`; seconds that are None leave its time as it is."""
+        found = self._sums.setdefault(key, _Sum())
+        found.count += count
+        found.nbytes += nbytes
+        if seconds is not None:
+            found.seconds = (found.seconds or 0.0) + seconds
+
+    def rows(self) -> list[PathRow]:
+        """Everything added so far."""
+        return [
+            PathRow(
+                kind=kind,  # type: ignore[arg-type]
+                name=name,
+                phase=phase,
+                detail=detail,
+                where=where,  # type: ignore[arg-type]
+                line=line,
+                count=found.count,
+                seconds=found.seconds,
+                nbytes=found.nbytes,
+            )
+            for (kind, name, phase, detail, where, line), found in list(self._sums.items())
+        ]
+
+
+def qualified(op: Any) -> str:
+    """``aten::add.Tensor``; the default overload has no suffix."""
+    overload = op._schema.overload_name
+    return f"{op._schema.name}.{overload}" if overload else op._schema.name
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+
+
+def _only_names(op: Any) -> bool:
+    """Whether the operator computes nothing: it gives another view of a tensor, or belongs to the profiler."""
+    if op.namespace == "profiler":
+        return True
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns)
+
+
+class Watcher(TorchDispatchMode):
+    """Enters in `book` each operator that `takes` accepts: where it ran, and its seconds where `clock` is given.
+
+    `device` is the target's type. `line` and `phase` are asked while the operator runs; `clock` waits for the device and
+    gives the time. Another view of the same tensor is no operator here: nothing is computed.
+    """
+
+    def __init__(
+        self,
+        book: Book,
+        device: str,
+        phase: Callable[[], str],
+        line: Callable[[str], str],
+        clock: Callable[[], float] | None = None,
+        *,
+        host_only: bool = False,
+    ) -> None:
+        super().__init__()
+        self.book, self.device, self.phase, self.line, self.clock = book, device, phase, line, clock
+        self.host_only = host_only
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Without this, Dynamo runs compiled functions eagerly while a mode is active, and another step is observed."""
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if _only_names(func):
+            return func(*args, **kwargs)
+        given = {t.device.type for t in _tensors((args, kwargs))}
+        start = self.clock() if self.clock is not None else 0.0
+        result = func(*args, **kwargs)
+        seconds = self.clock() - start if self.clock is not None else None
+        made = {t.device.type for t in _tensors(result)}
+        self._enter(func, given, made, args, result, seconds)
+        return result
+
+    def _enter(self, func: Any, given: set[str], made: set[str], args: Any, result: Any, seconds: float | None) -> None:
+        phase = self.phase()
+        host = "cpu" in given | made and self.device not in given | made
+        if self.host_only and not host:
+            return
+        kind, name, nbytes = "execute", qualified(func), 0
+        moved = None if host or self.device == "cpu" else _crossing(func, args, result, self.device)
+        if moved is not None:
+            kind, (name, nbytes) = "transfer", moved
+        where = "host" if host else "device"
+        self.book.add((kind, name, phase, "", where, self.line(phase)), 1, seconds, nbytes)
+
+
+def _crossing(func: Any, args: Any, result: Any, device: str) -> tuple[str, int] | None:
+    """Direction and bytes of an operator that copies between host and device; None for any other."""
+    base = func._schema.name
+    if base == "aten::_to_copy":
+        source, target = args[0], result
+    elif base in ("aten::copy_", "aten::_copy_from", "aten::_copy_from_and_resize"):
+        target, source = (args[0], args[1]) if base == "aten::copy_" else (args[1], args[0])
+    elif base == "aten::_local_scalar_dense" and args[0].device.type == device:
+        return "device-to-host", args[0].dtype.itemsize
+    else:
+        return None
+    ways = {(device, "cpu"): "device-to-host", ("cpu", device): "host-to-device"}
+    way = ways.get((source.device.type, target.device.type))
+    return None if way is None else (way, source.numel() * source.dtype.itemsize)
+
+
+def plain_clock() -> float:
+    """Seconds, for operators whose call returns when their work is complete."""
+    return time.perf_counter()
+
+
+@contextmanager
+def timed(rows: Rows) -> Iterator[None]:
+    """Put the seconds of what happens inside into ``rows.seconds``."""
+    start = time.perf_counter()
+    yield
+    rows.seconds = time.perf_counter() - start
