@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from .path_results import PathSummary as PathSummary
+
 # match: within every gate. mismatch: outside one. crashed, timeout, killed: what became of the process.
 # untested: not run or not judgeable, with the reason; never counted as a pass.
 Verdict = Literal["match", "mismatch", "crashed", "timeout", "killed", "untested"]
@@ -57,39 +59,6 @@ class TensorSummary(_Frozen):
     worst_allowed: float
     worst_ratio_to_cpu: float | None
     largest_outside_criterion: float | None
-
-
-class PhaseSummary(_Frozen):
-    """Operators of one phase in one step: how often on the device, how often on the CPU instead, and bytes moved."""
-
-    phase: str
-    executed: int
-    distinct: int
-    fallbacks: int | None
-    moved_bytes: int | None
-
-
-class Fallback(_Frozen):
-    """One operator that left the device, in one phase of one step."""
-
-    name: str
-    phase: str
-    reason: str
-    count: int
-    seconds: float
-    nbytes: int
-
-
-class PathSummary(_Frozen):
-    """Where a later step ran, and what the first one compiled. None = cannot be seen on this target."""
-
-    source: str
-    phases: list[PhaseSummary]
-    fallbacks: list[Fallback] | None
-    compiled: int | None
-    compile_seconds: float | None
-    loaded: int | None
-    load_seconds: float | None
 
 
 class Series(_Frozen):
