@@ -1,6 +1,6 @@
 """The requirements file: its keys with defaults and reasons (:mod:`.model`, :mod:`.numbers`), reading and locking it."""
 
-from .file import Locked, load, lock, reasons, unlock
+from .file import Locked, changed, differences, load, lock, parse, reasons, unlock
 from .model import (
     SCHEMA,
     AcceptedFallback,
@@ -32,8 +32,11 @@ __all__ = [
     "Task",
     "Timing",
     "Variations",
+    "changed",
+    "differences",
     "load",
     "lock",
+    "parse",
     "reasons",
     "unlock",
 ]

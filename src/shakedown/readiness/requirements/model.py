@@ -52,7 +52,7 @@ class Demanded(Frozen):
 class CaseDemand(Frozen):
     """One shape that the service meets. ``share`` is its share of the traffic, ``padded_to`` a length it is padded to."""
 
-    size: int = Field(ge=1, description="Batch size.")
+    size: int = Field(ge=1, description="Batch size: samples in one step.")
     length: int = Field(ge=1, description="Length of the sequence; for images the side in pixels.")
     share: float = Field(default=0.0, ge=0, le=1, description="Share of requests with this shape; 0 is not known.")
     padded_to: int = Field(default=0, ge=0, description="Length that such requests are padded to; 0 pads nothing.")
@@ -122,7 +122,7 @@ class Kernel(Frozen):
     """A hand-written kernel or extension that the workload depends on."""
 
     name: str = Field(min_length=1, description="Name of the operator or of the package that brings it.")
-    owner: str = Field(min_length=1, description="Who maintains it.")
+    owner: str = Field(min_length=1, description="Who maintains it and answers when it breaks.")
     fallback: str = Field(default="", description="What runs where the kernel does not; empty: nothing.")
 
 
