@@ -141,7 +141,7 @@ class Trial:
         self.requirements_sha256 = requirements.lock(self.checked.requirements, self.root / "requirements.json")
         shutil.copyfile(self.checked.source.path, self.root / "workload.py")
         self.progress("snapshot", 0.0)
-        ended = self._launch("snapshot", "snapshot", cases=self.checked.cases)
+        ended = self._launch("snapshot", "snapshot", cases=self.checked.cases, target=self.checked.target.name)
         if ended.status != "finished":
             raise WorkloadError(self._blame("the workload could not be built", ended))
         declared = state.declared(self.root)
@@ -274,7 +274,7 @@ class Trial:
 
     def _blame(self, what: str, ended: Outcome) -> str:
         if ended.status == "crashed" and ended.exit_code == WORKLOAD_AT_FAULT:
-            return ended.stderr_tail.strip().splitlines()[-1].removeprefix("WorkloadError: ")
+            return ended.stderr_tail.strip().splitlines()[-1].partition(": ")[2]
         return f"{what} ({ended.reason})\n{ended.stderr_tail}".rstrip()
 
     def _description(self) -> dict[str, Any]:
