@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -17,21 +17,25 @@ from ..requirements import Resampling
 from . import resample
 
 COUNTS = (1, 10, 100, 1_000, 10_000, 100_000)
+_NEGLIGIBLE = 0.01  # share of set-up in the whole under which it may vary as it likes
 State = Literal["cold", "warm", "none"]
 
 
 class Point(BaseModel):
-    """The average over ``steps`` steps, or the ratio of two such averages. No interval: one process only."""
+    """The average over ``steps`` steps, or the ratio of two such averages. No interval: something was seen only once."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     steps: int
     value: float
     low: float | None
     high: float | None
+    coverage: float | None
 
 
 class Curve(BaseModel):
-    """Seconds per step for a start with a cold or warm cache. ``note`` says what the interval does not contain."""
+    """Seconds per step after a start with a cold or warm cache (none: the target keeps none). ``over_cpu``: the ratio to
+    the same number of steps on the CPU, its own set-up included.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     cache: State
@@ -52,14 +56,9 @@ class Side:
     setups: Sequence[float]
     steps: Sequence[np.ndarray]
 
-    @property
-    def processes(self) -> int:
-        """Processes that the interval rests on."""
-        return len(self.steps)
 
-
-def average(setup: float | np.ndarray, step: float | np.ndarray, count: int) -> float | np.ndarray:
-    """Seconds per step over `count` steps."""
+def average(setup: Any, step: Any, count: int) -> Any:
+    """Seconds per step over `count` steps; for numbers and for arrays of draws."""
     return (setup + (count - 1) * step) / count
 
 
@@ -83,35 +82,35 @@ def curve(side: Side, cpu: Side | None, training_steps: int, demand: Resampling)
     theirs = _draws(cpu, demand, random) if cpu is not None else None
     points, over = [], []
     for count in counts(training_steps):
-        drawn = average(*mine, count)
-        points.append(_point(count, average(setup, step, count), drawn, side.processes, demand))
+        value, drawn = average(setup, step, count), average(*mine, count)
+        rests_on = _processes(side, setup / (value * count))
+        points.append(_point(count, value, drawn, rests_on, demand))
         if cpu is not None and theirs is not None:
-            base = average(float(np.median(cpu.setups)), resample.middle(cpu.steps), count)
-            fewest = min(side.processes, cpu.processes)
-            value = average(setup, step, count) / base
-            over.append(_point(count, value, drawn / average(*theirs, count), fewest, demand))
+            first = float(np.median(cpu.setups))
+            base = average(first, resample.middle(cpu.steps), count)
+            fewest = min(rests_on, _processes(cpu, first / (base * count)))
+            over.append(_point(count, value / base, drawn / average(*theirs, count), fewest, demand))
     note = ""
     if len(side.setups) < 2:
-        note = "set-up was seen in one process, so the interval contains the variation of steps only"
+        note = f"set-up was seen once, so there is an interval only where it is under {_NEGLIGIBLE:.0%} of the whole"
     return Curve(
         cache=side.cache,
         setup=setup,
         setup_processes=len(side.setups),
         step=step,
-        step_processes=side.processes,
+        step_processes=len(side.steps),
         points=points,
         over_cpu=over,
         note=note,
     )
 
 
-def _point(
-    count: int, value: float | np.ndarray, drawn: float | np.ndarray, processes: int, demand: Resampling
-) -> Point:
+def _processes(side: Side, share: float) -> int:
+    """Processes that an interval rests on, where set-up is this `share` of the whole."""
+    return len(side.steps) if share < _NEGLIGIBLE else min(len(side.setups), len(side.steps))
+
+
+def _point(count: int, value: Any, drawn: Any, processes: int, demand: Resampling) -> Point:
     found = resample.interval(np.asarray(drawn), processes, demand)
-    return Point(
-        steps=count,
-        value=float(value),
-        low=found.low if found else None,
-        high=found.high if found else None,
-    )
+    low, high, covers = (found.low, found.high, found.coverage) if found else (None, None, None)
+    return Point(steps=count, value=float(value), low=low, high=high, coverage=covers)
