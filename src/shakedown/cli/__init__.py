@@ -12,7 +12,7 @@ import typer
 
 import shakedown
 
-from . import ops, trial
+from . import bisect, ops, preflight, trial
 from .common import PASSED
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -33,9 +33,11 @@ def root(
     """Rehearse and prove a PyTorch workload's move to AWS Trainium."""
 
 
+app.command()(preflight.preflight)
 app.command()(trial.run)
 app.command()(trial.resume)
 app.command()(trial.verify)
+app.command()(bisect.bisect)
 app.add_typer(ops.app, name="ops")
 
 

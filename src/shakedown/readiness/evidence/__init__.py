@@ -16,7 +16,7 @@ from .documents import (
     tensors,
 )
 from .files import Frozen, canonical, finite, read, sha256, write, write_atomic
-from .graphs import Graphs
+from .graphs import FullGraph, GraphRecord, Graphs
 from .identity import Fact, Family, Identity, Installation, Probe
 from .memory import Memory, MemorySpan, Meter
 from .paths import PathRow, Paths
@@ -30,6 +30,8 @@ __all__ = [
     "Fact",
     "Family",
     "Frozen",
+    "FullGraph",
+    "GraphRecord",
     "Graphs",
     "Identity",
     "Installation",

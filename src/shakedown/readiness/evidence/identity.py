@@ -10,6 +10,7 @@ from .files import Frozen
 
 FamilyWord = Literal["rehearsal", "native", "legacy", "none"]
 Group = Literal["machine", "accelerator", "software", "source", "process", "environment"]
+RouteName = Literal["wheel", "source", "image"]
 UNKNOWN = "not known: "
 
 
@@ -49,12 +50,30 @@ class Family(Frozen):
     disagreement: str = ""
 
 
+class Installation(Frozen):
+    """How AWS's distribution came onto the machine, as its own metadata tells.
+
+    ``how`` is the sign that it was read from, ``tags`` are its wheel's, and ``tags_fit`` whether this Python is among them.
+    """
+
+    route: RouteName
+    how: str
+    tags: tuple[str, ...] = ()
+    tags_fit: bool = True
+
+
 class Identity(Frozen):
-    """All that is known about the process that was asked, and the machine under it."""
+    """All that is known about the process that was asked, and the machine under it.
+
+    ``installation`` is None where no distribution of AWS's answers for the device; ``unmet`` are requirements of the
+    distribution that does, which the installed versions do not meet.
+    """
 
     schema_version: str = "shakedown.identity/1"
     target: str
     family: Family
+    installation: Installation | None
+    unmet: list[str]
     facts: list[Fact]
 
     def said(self, name: str) -> str:
@@ -67,3 +86,17 @@ class Identity(Frozen):
     def value(self, name: str) -> str:
         """The value of a fact, empty where it is not known."""
         return next((fact.value for fact in self.facts if fact.name == name), "")
+
+
+class Probe(Frozen):
+    """What one process saw of a device. ``opened`` is None while that was not tried to the end.
+
+    ``seconds`` are those from asking for the device to reading the result back, compilation included.
+    """
+
+    schema_version: str = "shakedown.probe/1"
+    identity: Identity
+    opened: bool | None
+    reason: str = ""
+    operation: str = ""
+    seconds: float | None = None

@@ -21,7 +21,7 @@ import shakedown
 
 from .. import targets
 from ..evidence.identity import Fact, Family, Identity
-from . import commits, family, machine
+from . import commits, family, installation, machine
 
 _PREFIXES = (
     "OMP_",
@@ -157,7 +157,20 @@ def facts(target: targets.Target, workload: Path | None = None, ec2: bool = Fals
 
 def identify(target: targets.Target, workload: Path | None = None, ec2: bool = False) -> Identity:
     """The identity of this process as one document. See :func:`facts`."""
-    return Identity(target=target.name, family=product(target), facts=facts(target, workload, ec2))
+    answering = product(target)
+    distribution = {
+        "rehearsal": "shakedown",
+        "native": family.DISTRIBUTION,
+        "legacy": family.DISTRIBUTION,
+        "none": "torch",
+    }
+    return Identity(
+        target=target.name,
+        family=answering,
+        installation=installation.of_vendor() if answering.word in ("native", "legacy") else None,
+        unmet=installation.unmet(distribution[answering.word]),
+        facts=facts(target, workload, ec2),
+    )
 
 
 def _software(target: targets.Target) -> list[Fact]:

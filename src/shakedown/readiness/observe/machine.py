@@ -15,7 +15,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from urllib.error import URLError
+from urllib.error import HTTPError
 
 from ..evidence.identity import Fact, Group
 
@@ -132,9 +132,10 @@ def _ask_metadata_service() -> dict[str, str]:
             with opener.open(question, timeout=_METADATA_SECONDS) as answer:
                 found[key] = answer.read().decode().strip()
         return found
-    except (URLError, OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        return {"error": f"no answer in {_METADATA_SECONDS:.0f} s ({reason})"}
+    except HTTPError as error:
+        return {"error": f"{error.code} {error.reason}"}
+    except (OSError, ValueError) as error:  # URLError and timeouts are OSErrors
+        return {"error": f"nothing within {_METADATA_SECONDS:.0f} s ({getattr(error, 'reason', error)})"}
 
 
 # --- processor and memory --------------------------------------------------------------------------------------------

@@ -250,7 +250,9 @@ def _spelling(name: str, listed: set[str]) -> str:
 
 def register_embedded_device() -> None:
     """``import torch`` does this where the package is installed; a source tree has no entry point."""
-    import shakedown.neuron  # noqa: F401
+    from shakedown.neuron.autoload import autoload
+
+    autoload()
 
 
 def recorder(target: Target) -> Recorder:
