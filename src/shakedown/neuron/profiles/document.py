@@ -83,12 +83,20 @@ class DtypeRule(_Rule):
 
 
 class CompileRule(_Rule):
-    """A parameter of ``torch.compile`` whose values, but for `allowed` ones and the default, are refused or warned of."""
+    """A parameter of ``torch.compile`` whose values, but for `allowed` ones and the default, are refused or warned of; or
+    what becomes of inputs that are not contiguous, which changes no value and is not imitated.
+    """
 
     kind: Literal["compile"]
-    what: Literal["dynamic", "mode", "options"]
+    what: Literal["dynamic", "mode", "options", "strided inputs"]
     allowed: tuple[_Text, ...] = ()
-    action: Literal["refuse", "warn"]
+    action: Literal["refuse", "warn", "copy"]
+
+    @model_validator(mode="after")
+    def _copies_are_of_inputs(self) -> CompileRule:
+        if (self.what == "strided inputs") != (self.action == "copy") or (self.action == "copy" and self.allowed):
+            raise ValueError('strided inputs can only be copied: action = "copy", without allowed; nothing else can')
+        return self
 
     @model_validator(mode="after")
     def _dynamic_is_refused(self) -> CompileRule:

@@ -216,6 +216,8 @@ class Profile:
             "options": sorted(options or {}),
         }
         for what, rule in self._compile.items():
+            if what not in asked:
+                continue
             values = [v for v in asked[what] if v not in rule.allowed]
             if not values:
                 continue

@@ -39,6 +39,7 @@ def _workload(demand: Requirements) -> Iterator[tuple[Place, str]]:
     if "compiled" not in asked.modes:
         for key, given in (
             ("expected_programs", asked.expected_programs > 0),
+            ("dynamic_shapes", asked.dynamic_shapes),
             ("boundary", asked.boundary == "step"),
         ):
             if given:

@@ -36,6 +36,11 @@ class Demanded(Frozen):
         description="What torch.compile is given. With `forward and loss` the backward pass belongs to it and the "
         "optimizer stays outside, on every target alike; `step` compiles the whole training step where a target can.",
     )
+    dynamic_shapes: bool = Field(
+        default=False,
+        description="Whether one compiled program must serve every shape, as with torch.compile(dynamic=True). A target that "
+        "compiles static shapes cannot, and needs a plan with a few padded lengths instead.",
+    )
     expected_programs: int = Field(
         default=0,
         ge=0,
@@ -110,20 +115,37 @@ class AcceptedFallback(Frozen):
     """An operator that may run on the CPU, with a budget for one step."""
 
     operator: str = Field(
-        description="Full name, such as aten::multinomial; a name without overload covers all of them."
+        examples=["aten::multinomial"],
+        description="Full name, such as aten::multinomial; a name without overload covers all of them.",
     )
-    phase: str = Field(default="", description="data, forward, backward, optimizer or logging; empty: any.")
+    phase: str = Field(
+        default="", examples=["forward"], description="data, forward, backward, optimizer or logging; empty: any."
+    )
     calls: int = Field(ge=1, description="Calls in one step, at most.")
     nbytes: int = Field(default=0, ge=0, description="Bytes moved in one step, at most; 0 sets no limit.")
-    reason: str = Field(min_length=1, description="Why this is acceptable, in a sentence for the reviewer.")
+    reason: str = Field(
+        min_length=1,
+        examples=["One draw per step, a few hundred bytes."],
+        description="Why this is acceptable, in a sentence for the reviewer.",
+    )
 
 
 class Kernel(Frozen):
     """A hand-written kernel or extension that the workload depends on."""
 
-    name: str = Field(min_length=1, description="Name of the operator or of the package that brings it.")
-    owner: str = Field(min_length=1, description="Who maintains it and answers when it breaks.")
-    fallback: str = Field(default="", description="What runs where the kernel does not; empty: nothing.")
+    name: str = Field(
+        min_length=1,
+        examples=["mylib::fused_norm"],
+        description="Name of the operator or of the package that brings it.",
+    )
+    owner: str = Field(
+        min_length=1, examples=["the kernels team"], description="Who maintains it and answers when it breaks."
+    )
+    fallback: str = Field(
+        default="",
+        examples=["torch.nn.functional.layer_norm"],
+        description="What runs where the kernel does not; empty: nothing.",
+    )
 
 
 class Budgets(Frozen):
