@@ -5,6 +5,8 @@ import math
 import pytest
 import torch
 
+from shakedown.neuron import events
+
 from .agreement import LAYOUTS, agree, example, laid_out
 
 NAN, INF = math.nan, math.inf
@@ -178,10 +180,27 @@ def test_isin(dtype):
         )
 
 
-def test_histogram_of_integers_which_the_cpu_refuses():
-    ids = torch.tensor([0, 2, 2, 3, 1, 2], dtype=torch.int32, device="neuron")
-    with pytest.raises(NotImplementedError, match="not implemented for 'Int'"):
-        torch.histc(ids, bins=4, min=0, max=3)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.int16, torch.uint8], ids=str)
+def test_histogram_of_integers_which_the_cpu_refuses(dtype):
+    events.clear()
+    ids = torch.tensor([0, 2, 2, 3, 1, 2], dtype=dtype, device="neuron")
+    with pytest.raises(NotImplementedError, match="not implemented for"):
+        torch.histc(ids.cpu(), bins=4, min=0, max=3)
+    count = torch.compile(lambda x: torch.histc(x, bins=4, min=0, max=3), backend="neuron", dynamic=False)
+    for counted in (torch.histc(ids, bins=4, min=0, max=3), torch.histc(ids, bins=4), count(ids)):
+        assert counted.dtype == dtype
+        assert counted.tolist() == [1, 1, 3, 1]
+    out = torch.empty(4, dtype=dtype, device="neuron")
+    assert torch.histc(ids, bins=4, out=out) is out
+    assert out.tolist() == [1, 1, 3, 1]
+    assert not [e["name"] for e in events.snapshot() if e["kind"] == "fallback"]
+    with pytest.raises(RuntimeError):
+        torch.histc(ids, bins=4, min=3, max=0)
+    with pytest.raises(NotImplementedError):
+        torch.histc(ids > 1, bins=2)
+
+
+def test_histogram_of_floats():
     agree(lambda x: (torch.histc(x, 7, -2, 2), torch.histc(x, 5)), example(torch.float32, 100))
 
 
