@@ -1,13 +1,153 @@
-"""What was captured as graphs."""
+"""What ``torch.compile`` captured as graphs, what it did not, and why."""
 
 from __future__ import annotations
+
+from pydantic import Field
 
 from .files import Frozen
 
 
+class CapturedGraph(Frozen):
+    """One graph that Dynamo captured: the function it begins in, its operators, and how often its compiled form ran."""
+
+    compile_id: str  # Dynamo's own, frame/compilation, as its logs have it
+    function: str
+    file: str
+    line: int  # where the function begins; a resumed one keeps its function's name
+    resumed: bool  # begins after a graph break
+    operators: int
+    runs: int
+
+
+class GraphBreak(Frozen):
+    """One place where capture stopped. ``kind`` is PyTorch's name for the reason, ``context`` what it saw there.
+
+    ``skipped``: capture could not go on behind this place, so the whole function runs as written.
+    """
+
+    kind: str
+    context: str
+    function: str
+    file: str
+    line: int
+    skipped: bool
+    count: int
+
+
+class Recompilation(Frozen):
+    """A function was compiled again because a guard did not hold: PyTorch's text of that guard."""
+
+    function: str
+    file: str
+    line: int
+    guard: str
+    count: int
+
+
+class LimitEvent(Frozen):
+    """Dynamo gave a function up after too many compilations.
+
+    ``ran_eager`` counts its calls that ran as written from then on, the one that met the limit included.
+    """
+
+    function: str
+    file: str
+    line: int
+    limit: str  # name of the setting in torch._dynamo.config
+    allowed: int
+    guard: str  # that failed last
+    ran_eager: int
+
+
+class SkippedFunction(Frozen):
+    """A function that Dynamo does not compile at all. ``ran_eager`` is None where its calls cannot be counted."""
+
+    function: str
+    file: str
+    line: int
+    at_line: int
+    failure: str  # type of PyTorch's exception
+    reason: str
+    ran_eager: int | None
+
+
+class ByOperator(Frozen):
+    """A graph that was captured and that the backend could not make one program of: it runs operator by operator."""
+
+    graph: str
+    reason: str
+
+
+class ShapeRow(Frozen):
+    """Calls of the compiled function with inputs of one shape, and the graphs that they compiled.
+
+    ``ran_eager``: calls in which a function ran as written because of a limit or a skip. ``without_graph``: calls in
+    which no graph ran at all, whatever the reason.
+    """
+
+    shapes: str
+    calls: int
+    compiled: int
+    ran_eager: int
+    without_graph: int
+
+
+class Regions(Frozen):
+    """Forward and backward pass of one step of its own, apart from timed steps.
+
+    ``inside`` and ``outside`` count operators at PyTorch's dispatcher; a program that runs a whole graph shows none of
+    those inside, which is why seconds decide. ``engine`` are the autograd engine's own (the first gradient,
+    accumulation). ``seconds`` and ``seconds_inside`` are wall time, the device awaited at each end of a graph.
+    """
+
+    graph_runs: int
+    backward_runs: int
+    inside: int
+    outside: dict[str, int]
+    engine: int
+    seconds: float
+    seconds_inside: float
+
+
 class Graphs(Frozen):
-    """What ``torch.compile`` captured until the end of this case, cumulated over the process."""
+    """What ``torch.compile`` captured until the end of a case, cumulated over the process: graphs, operators in them, and
+    graph breaks by PyTorch's reason.
+    """
 
     captured: int
     calls: int
     breaks: dict[str, int]
+
+
+class GraphRecord(Graphs):
+    """What ``torch.compile`` did in one case: differences to the end of the case before it in the same process.
+
+    ``unseen`` names what this version of PyTorch does not let one see.
+    """
+
+    schema_version: str = "shakedown.graphs/1"
+    captured_before: int  # graphs of the process before this case
+    graphs: list[CapturedGraph]
+    break_sites: list[GraphBreak]
+    recompilations: list[Recompilation]
+    limits: list[LimitEvent]
+    skipped: list[SkippedFunction]
+    by_operator: list[ByOperator]
+    shapes: list[ShapeRow]
+    regions: Regions | None
+    unseen: list[str]
+
+
+class FullGraph(Frozen):
+    """Whether ``fullgraph=True`` passes for forward and loss, found by asking for it; and the first reason why not.
+
+    It may pass and still be run operator by operator by the backend: ``by_operator`` names such graphs.
+    """
+
+    schema_version: str = "shakedown.full-graph/1"
+    passes: bool
+    failure: str = ""  # type of PyTorch's exception
+    reason: str = ""
+    file: str = ""
+    line: int = 0
+    by_operator: list[ByOperator] = Field(default=[])

@@ -1,0 +1,505 @@
+"""What was compiled, what was not, and why: Dynamo's decisions on real functions, on both devices."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from shakedown.readiness import evidence
+from shakedown.readiness.evidence import PathRow
+from shakedown.readiness.judge import graphs as judge
+from shakedown.readiness.judge.results import Cell, Finding, Outcome
+from shakedown.readiness.observe import graphs
+from shakedown.readiness.requirements import CaseDemand, Demanded, Requirements
+
+HERE = (Path(__file__),)
+BACKENDS = {"cpu": "aot_eager", "neuron": "neuron"}
+both = pytest.mark.parametrize("device", BACKENDS)
+log = logging.getLogger("workload")
+
+
+@pytest.fixture
+def watch() -> Iterator[graphs.Watch]:
+    torch._dynamo.reset()
+    with graphs.Watch(HERE) as started:
+        yield started
+    torch._dynamo.reset()
+
+
+def compiled(watch: graphs.Watch, function: Callable[..., object], device: str) -> Callable[..., object]:
+    return watch.calls(torch.compile(function, backend=watch.backend(BACKENDS[device]), dynamic=False))
+
+
+def judged(
+    root: Path, records: dict[str, evidence.GraphRecord], requirements: Requirements | None = None
+) -> list[Finding]:
+    """Findings of one compiled process that left these records."""
+    finished = Outcome(status="finished", exit_code=0)
+    cell = Cell(
+        id="c", mode="compiled", dtype="float32", cache="none", target="cpu", cases=list(records), outcome=finished
+    )
+    for case, record in records.items():
+        evidence.write(record, root / "evidence" / "c" / f"{case}.graphs.json")
+    return judge.findings(root, [cell], requirements or Requirements())
+
+
+def body(x: Tensor) -> Tensor:
+    return (x * 2 + 1).sum(-1)
+
+
+# --- shapes, and the quiet limit ----------------------------------------------------------------------------------------
+
+
+@both
+def test_repeated_shapes_compile_once_each(watch: graphs.Watch, device: str, tmp_path: Path) -> None:
+    function = compiled(watch, body, device)
+    cumulated = []
+    for length in (96, 240, 480, 96, 240):
+        function(torch.ones(1, length, device=device))
+        cumulated.append(watch.capture().captured)
+    assert cumulated == [1, 2, 3, 3, 3]
+    record = watch.case()
+    assert [(r.shapes, r.calls, r.compiled) for r in record.shapes] == [
+        ("1x96", 2, 1),
+        ("1x240", 2, 1),
+        ("1x480", 1, 1),
+    ]
+    assert [judge.guard_about(again.guard) for again in record.recompilations] == ["shape", "shape"]
+    assert all(again.function == "body" and Path(again.file) == HERE[0] for again in record.recompilations)
+    shares = [row.share for row in judge.ledger({"a": record}, Requirements())]
+    assert shares == pytest.approx([0.4, 0.4, 0.2])
+    assert judged(tmp_path, {"1x96": record}) == []
+    assert judge.whole([record]) == (True, "")
+
+
+def test_padding_to_buckets_compiles_once_for_each_bucket(watch: graphs.Watch) -> None:
+    function = compiled(watch, body, "cpu")
+    cumulated = []
+    for length in (96, 240, 480, 96, 240):
+        bucket = next(size for size in (128, 256, 512) if size >= length)
+        function(nn.functional.pad(torch.ones(1, length), (0, bucket - length)))
+        cumulated.append(watch.capture().captured)
+    assert cumulated == [1, 2, 3, 3, 3]
+    assert [row.shapes for row in watch.case().shapes] == ["1x128", "1x256", "1x512"]
+
+
+@both
+def test_past_the_limit_every_eager_call_is_counted(watch: graphs.Watch, device: str, tmp_path: Path) -> None:
+    function = compiled(watch, body, device)
+    for length in range(2, 22):
+        function(torch.ones(1, length, device=device))
+    first = watch.case()
+    assert first.captured == 8  # what a plain counter reports, and it looks healthy
+    (limit,) = first.limits
+    assert (limit.function, limit.limit, limit.allowed, limit.ran_eager) == ("body", "recompile_limit", 8, 12)
+    assert "size mismatch" in limit.guard
+    rows = judge.ledger({"1x2": first}, Requirements())
+    assert [row.ran_eager for row in rows] == [0] * 8 + [1] * 12
+    assert [row.without_graph for row in rows] == [0] * 8 + [1] * 12
+
+    for length in (2, 9, 10, 21, 21):  # what was compiled stays compiled; the rest stays eager
+        result = function(torch.ones(1, length, device=device))
+        torch.testing.assert_close(result.cpu(), torch.full((1,), 3.0 * length))
+    second = watch.case()
+    assert second.captured == 0
+    assert [event.ran_eager for event in second.limits] == [3]
+    assert [(row.shapes, row.ran_eager) for row in second.shapes] == [("1x2", 0), ("1x9", 0), ("1x10", 1), ("1x21", 2)]
+
+    found = judged(tmp_path, {"1x2": first, "1x3": second})
+    assert [(f.word, f.case, f.fails) for f in found] == [
+        ("recompile-bound", "1x2", True),
+        ("recompile-bound", "1x3", True),
+    ]
+    assert "recompile_limit = 8" in found[0].text
+    assert "12 calls ran eager" in found[0].text
+    assert "3 calls ran eager" in found[1].text
+    passes, reason = judge.whole([first])
+    assert passes is False
+    assert "recompile_limit" in reason
+
+
+def test_watching_changes_neither_what_compiles_nor_what_runs_eager(watch: graphs.Watch) -> None:
+    """The same calls without a watch: as many graphs, and after it Dynamo is as quiet as it was."""
+    watch.stop()
+    runs: list[int] = []
+
+    def counting(module: torch.fx.GraphModule, inputs: object) -> Callable[..., object]:
+        number = len(runs)
+        runs.append(0)
+
+        def run(*arguments: Tensor) -> object:
+            runs[number] += 1
+            return module(*arguments)
+
+        return run
+
+    lengths = [*range(2, 22), 2, 9, 10, 21]
+    plain = torch.compile(lambda x: body(x), backend=counting, dynamic=False)
+    for length in lengths:
+        plain(torch.ones(1, length))
+    with graphs.Watch(HERE) as second:
+        function = torch.compile(lambda x: body(x), backend=second.backend("eager"), dynamic=False)
+        for length in lengths:
+            function(torch.ones(1, length))
+        record = second.case()
+    assert [graph.runs for graph in record.graphs] == runs == [2, 1, 1, 1, 1, 1, 1, 2]
+    assert record.limits[0].ran_eager == 14
+    with torch.compiler.set_stance("fail_on_recompile"):
+        function(torch.ones(1, 30))  # past the limit nothing compiles, so nothing fails: the stance has gone quiet
+    assert second.capture().limits[0].ran_eager == 14
+
+
+def test_a_reset_gives_a_function_another_chance(watch: graphs.Watch) -> None:
+    function = compiled(watch, body, "cpu")
+    for length in range(2, 14):
+        function(torch.ones(1, length))
+    torch.compiler.reset()
+    for length in (30, 31, 30):
+        function(torch.ones(1, length))
+    record = watch.case()
+    assert record.captured == 10
+    assert [event.ran_eager for event in record.limits] == [4]
+
+
+# --- graph breaks -------------------------------------------------------------------------------------------------------
+
+
+@torch.compiler.disable
+def left_alone(x: Tensor) -> Tensor:
+    return x + 3
+
+
+def prints(x: Tensor) -> Tensor:
+    x = x + 1
+    print("a step")
+    return x * 2
+
+
+def logs(x: Tensor) -> Tensor:
+    x = x + 1
+    log.debug("a step")
+    return x * 2
+
+
+def reads(x: Tensor) -> Tensor:
+    x = x + 1
+    scale = x.sum().item()
+    return x * scale
+
+
+def reads_a_list(x: Tensor) -> Tensor:
+    x = x + 1
+    scale = x.tolist()[0]
+    return x * scale
+
+
+def branches(x: Tensor) -> Tensor:
+    x = x + 1
+    if x.sum() > 0:
+        return x * 2
+    return x
+
+
+def selects(x: Tensor) -> Tensor:
+    x = x + 1
+    x = x[x > 0]
+    return x * 2
+
+
+def calls_out(x: Tensor) -> Tensor:
+    x = x + 1
+    x = left_alone(x)
+    return x * 2
+
+
+def seeds(x: Tensor) -> Tensor:
+    x = x + 1
+    torch.manual_seed(1)
+    return x * 2
+
+
+CAUSES = [
+    (prints, "side effect"),
+    (logs, "side effect"),
+    (reads, "host read"),
+    (reads_a_list, "host read"),
+    (branches, "data-dependent control flow"),
+    (selects, "data-dependent shape"),
+    (calls_out, "asked for"),
+    (seeds, "unsupported call"),
+]
+
+
+ON_THE_DEVICE = (prints, reads, branches, selects)
+
+
+@pytest.mark.parametrize(
+    ("device", "function", "cause"),
+    [(device, *pair) for pair in CAUSES for device in BACKENDS if device == "cpu" or pair[0] in ON_THE_DEVICE],
+)
+def test_a_break_has_a_cause_and_a_line(
+    watch: graphs.Watch, device: str, function: Callable[[Tensor], Tensor], cause: str, tmp_path: Path
+) -> None:
+    given = torch.arange(4.0)
+    expected = function(given)
+    result = compiled(watch, function, device)(given.to(device))
+    torch.testing.assert_close(result.cpu(), expected)
+    record = watch.case()
+    (site,) = record.break_sites
+    assert judge.cause(site.kind, site.context) == cause
+    assert (site.function, Path(site.file), site.skipped) == (function.__name__, HERE[0], False)
+    assert site.line == function.__code__.co_firstlineno + 2
+    assert [graph.resumed for graph in record.graphs] == [False, True]
+    (found,) = judged(tmp_path, {"4x1": record})
+    assert (found.word, found.fails) == ("partly-compiled", False)
+    assert f"test_graphs.py:{site.line} in {function.__name__}" in found.text
+    passes, reason = judge.whole([record])
+    assert passes is False
+    assert reason.startswith(cause)
+
+
+def loops(x: Tensor) -> Tensor:
+    for _ in range(3):
+        x = x + 1
+        print("a step")
+    return x
+
+
+@both
+def test_the_full_graph_is_tried_and_the_first_obstacle_named(watch: graphs.Watch, device: str) -> None:
+    given = (torch.ones(4, device=device),)
+    for function, failure in ((body, ""), (prints, "Unsupported"), (loops, "Unsupported"), (calls_out, "Unsupported")):
+        tried = graphs.full_graph(function, given, BACKENDS[device], HERE)
+        assert (tried.passes, tried.failure) == (not failure, failure)
+        if failure:
+            assert Path(tried.file) == HERE[0]
+            assert tried.line - function.__code__.co_firstlineno == (3 if function is loops else 2)
+            assert tried.reason
+    # What is selected by values is captured as a symbol then; the embedded device cannot make one program of it.
+    tried = graphs.full_graph(selects, given, BACKENDS[device], HERE)
+    assert tried.passes
+    assert ["depend on data" in graph.reason for graph in tried.by_operator] == [True] * (device == "neuron")
+    assert watch.case().limits == []
+
+
+@both
+def test_a_function_that_cannot_be_compiled_is_not_called_compiled(
+    watch: graphs.Watch, device: str, tmp_path: Path
+) -> None:
+    function = compiled(watch, loops, device)
+    for _ in range(4):
+        function(torch.ones(2, device=device))
+    record = watch.case()
+    (skip,) = record.skipped
+    assert (skip.function, skip.ran_eager, skip.failure) == ("loops", 4, "Unsupported")
+    assert record.break_sites[0].skipped
+    assert record.captured == 0
+    assert [(row.calls, row.ran_eager, row.without_graph) for row in record.shapes] == [(4, 4, 4)]
+    (found,) = judged(tmp_path, {"2x1": record})
+    assert (found.word, found.fails) == ("not-captured", True)
+    assert "none of 4 calls" in found.text
+    assert "side effect at test_graphs.py" in found.text
+
+
+def test_a_line_of_the_library_is_not_the_users_line(watch: graphs.Watch) -> None:
+    class Reading(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * float(x.sum())
+
+    model = nn.Sequential(nn.Linear(4, 4), Reading())
+    compiled(watch, lambda x: model(x), "cpu")(torch.ones(1, 4))
+    (site,) = watch.case().break_sites
+    assert Path(site.file) == HERE[0]
+    assert site.line == Reading.forward.__code__.co_firstlineno + 1
+
+
+# --- other guards -------------------------------------------------------------------------------------------------------
+
+SCALE = 2
+
+
+def scaled(x: Tensor) -> Tensor:
+    return x * SCALE
+
+
+def test_recompilations_say_which_guard_failed(watch: graphs.Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    function = compiled(watch, scaled, "cpu")
+    base = torch.ones(4, 6)
+
+    def about(given: Tensor) -> list[str]:
+        torch.compiler.reset()
+        function(base)
+        return about_again(given)
+
+    def about_again(given: Tensor = base) -> list[str]:
+        function(given)
+        return [judge.guard_about(again.guard) for again in watch.case().recompilations]
+
+    assert about(base) == []
+    assert about(torch.ones(6, 4).t()) == ["stride"]
+    assert about(torch.ones(2, 6)) == ["shape"]
+    assert about(base.bfloat16()) == ["dtype"]
+    assert about(base.clone().requires_grad_()) == ["requires_grad"]
+    torch.compiler.reset()
+    function(base)
+    with torch.no_grad():
+        assert about_again() == ["grad mode"]
+    torch.compiler.reset()
+    function(base)
+    monkeypatch.setitem(globals(), "SCALE", 3)
+    assert about_again() == ["global"]
+
+
+# --- inside and outside, lowering and fallback --------------------------------------------------------------------------
+
+
+@both
+def test_a_step_is_split_into_graphs_and_the_rest(device: str) -> None:
+    torch._dynamo.reset()
+    waits: list[None] = []
+
+    def wait() -> None:
+        waits.append(None)
+        torch.accelerator.synchronize() if device != "cpu" else None
+
+    def forward(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        hidden = model(batch["x"])
+        hidden = left_alone(hidden)
+        return hidden.square().mean()
+
+    model = nn.Linear(32, 32).to(device)
+    batch = {"x": torch.ones(8, 32, device=device)}
+    with graphs.Watch(HERE, wait) as watch:
+        function = compiled(watch, forward, device)
+        function(model, batch).backward()
+        assert not waits  # only an observed step is awaited
+        before = watch.capture()
+        with watch.step() as observed:
+            with observed.span("data"):
+                batch["x"] + 1  # not part of what is compiled
+            with observed.span("forward"):
+                loss = function(model, batch)
+            with observed.span("backward"):
+                loss.backward()
+        record = watch.case()
+    assert (record.captured, record.breaks) == (before.captured, before.breaks)  # observing compiled nothing
+    regions = record.regions
+    assert regions is not None
+    assert (regions.graph_runs, regions.backward_runs) == (2, 2)
+    assert list(regions.outside) == ["aten::add.Tensor"]
+    assert 0 < regions.seconds_inside < regions.seconds
+    assert len(waits) == 4 + 4 * 2  # both ends of two phases and of four graphs
+    summary = judge.summarise({"8x32": record}, {}, Requirements())
+    assert summary.share_outside == pytest.approx(1 - regions.seconds_inside / regions.seconds)
+    assert summary.operators_outside == {"aten::add.Tensor": 1}
+    torch._dynamo.reset()
+
+
+def test_a_lowering_problem_is_neither_a_capture_problem_nor_a_fallback(tmp_path: Path) -> None:
+    def quantised(x: Tensor) -> Tensor:
+        return torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127).sum()
+
+    with warnings.catch_warnings(record=True) as said, graphs.Watch(HERE) as watch:
+        warnings.simplefilter("always")
+        compiled(watch, quantised, "neuron")(torch.ones(4, device="neuron"))
+        record = watch.case()
+        compiled(watch, lambda x: prints(quantised(x)), "neuron")(torch.ones(4, device="neuron"))
+        mixed = watch.case()
+    assert len([one for one in said if "operator by operator" in str(one.message)]) == 2  # still shown
+    assert record.captured == 1
+    assert record.break_sites == []
+    (graph,) = record.by_operator
+    assert "fake_quantize" in graph.reason
+    (found,) = judged(tmp_path, {"4x1": record})
+    assert (found.word, found.fails) == ("graph-by-operator", True)
+    assert "every graph" in found.text
+    row = PathRow(kind="fallback", name="aten::fake_quantize", phase="forward", detail="no lowering", count=1)
+    assert [problem.kind for problem in judge.problems(record, [row])] == ["lowering", "fallback"]
+
+    assert [problem.kind for problem in judge.problems(mixed, [])] == ["capture", "lowering"]
+    words = {found.word: found for found in judged(tmp_path, {"4x1": mixed})}
+    assert set(words) == {"partly-compiled", "graph-by-operator"}
+    assert "1 of 3 graphs" in words["graph-by-operator"].text
+    assert not words["graph-by-operator"].fails
+
+
+def test_a_backend_that_fails_is_not_a_graph_break(watch: graphs.Watch) -> None:
+    def broken(module: torch.fx.GraphModule, inputs: object) -> Callable[..., object]:
+        raise ValueError("no program for this graph")
+
+    function = watch.calls(torch.compile(lambda x: x + 1, backend=watch.backend(broken)))
+    with torch._dynamo.config.patch(suppress_errors=True):
+        function(torch.ones(2))
+        function(torch.ones(2))
+    record = watch.case()
+    (problem,) = judge.problems(record, [])
+    assert (problem.kind, problem.cause, problem.count) == ("lowering", "backend failure", 2)
+    assert "no program for this graph" in problem.text
+
+
+# --- expectations, absence ----------------------------------------------------------------------------------------------
+
+
+def test_more_programs_than_planned_fail(watch: graphs.Watch, tmp_path: Path) -> None:
+    function = compiled(watch, body, "cpu")
+    for length in (8, 12, 16):
+        function(torch.ones(2, length))
+    record = watch.case()
+    cases = [CaseDemand(size=2, length=8, share=1.0)]
+
+    def words(expected: int) -> list[tuple[str, bool]]:
+        requirements = Requirements(workload=Demanded(expected_programs=expected), cases=cases)
+        return [(found.word, found.fails) for found in judged(tmp_path, {"2x8": record}, requirements)]
+
+    assert words(0) == words(3) == []
+    assert words(2) == [("more-programs-than-expected", True)]
+    assert words(4) == [("fewer-programs-than-expected", False)]
+    assert {row.declared_share for row in judge.ledger({"2x8": record}, Requirements(cases=cases))} == {1.0}
+
+
+def test_a_run_that_stays_eager_for_no_known_reason_is_seen(watch: graphs.Watch, tmp_path: Path) -> None:
+    function = compiled(watch, body, "cpu")
+    with torch.compiler.set_stance("force_eager"):
+        function(torch.ones(2, 8))
+    record = watch.case()
+    (found,) = judged(tmp_path, {"2x8": record})
+    assert (found.word, found.fails) == ("not-captured", True)
+    assert judge.whole([record]) == (False, "1 calls with 2x8 ran no graph")
+    assert judge.whole([watch.case()])[0] is None
+
+
+def test_what_this_pytorch_does_not_show_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from torch._dynamo import symbolic_convert
+
+    monkeypatch.delattr(symbolic_convert.InstructionTranslatorBase, "log_graph_break")
+    with graphs.Watch(HERE) as watch:
+        record = watch.case()
+    assert record.unseen[0].startswith("graph breaks: PyTorch")
+    (found,) = judged(tmp_path, {"2x8": record})
+    assert (found.word, found.fails) == ("unobservable(graphs)", False)
+
+
+def test_records_survive_writing_and_damage_is_named(watch: graphs.Watch, tmp_path: Path) -> None:
+    compiled(watch, prints, "cpu")(torch.ones(2))
+    record = watch.case()
+    path = tmp_path / "evidence" / "c" / "2x8.graphs.json"
+    evidence.write(record, path)
+    assert evidence.read(evidence.GraphRecord, path) == record
+    path.write_text(path.read_text().replace("/1", "/99"))
+    cell = Cell(
+        id="c",
+        mode="compiled",
+        dtype="float32",
+        cache="none",
+        target="cpu",
+        cases=["2x8"],
+        outcome=Outcome(status="finished"),
+    )
+    (found,) = judge.findings(tmp_path, [cell], Requirements())
+    assert found.word == "untested(graphs)"
