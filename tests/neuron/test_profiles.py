@@ -126,7 +126,8 @@ def test_every_fallback_rule_of_the_release_is_tried_here():
     found = document.read(profiles.FOLDER / f"{RELEASE}.toml")[1]
     assert {r.id for r in found.rule if r.kind == "operator" and r.action == "fallback"} == set(FALLBACKS)
     assert {r.api for r in found.rule if r.kind == "api"} == set(APIS)
-    assert {r.what for r in found.rule if r.kind == "compile"} == {"dynamic", "mode", "options"}
+    imposed = {r.what for r in found.rule if r.kind == "compile" and r.action != "copy"}  # a copy changes no value
+    assert imposed == {"dynamic", "mode", "options"}
     assert [r.id for r in found.rule if r.kind == "dtype"] == ["float64-as-float32"]
 
 
