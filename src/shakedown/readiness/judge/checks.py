@@ -9,12 +9,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..requirements import Requirements
-from . import leftovers, memory, paths, restart, timing
+from . import graphs, leftovers, memory, paths, restart, timing
 from .results import Cell, Finding
 
 Check = Callable[[Path, list[Cell], Requirements], list[Finding]]
 
-CHECKS: tuple[Check, ...] = (restart.findings, leftovers.findings, timing.findings, memory.findings, paths.findings)
+CHECKS: tuple[Check, ...] = (
+    restart.findings,
+    leftovers.findings,
+    timing.findings,
+    memory.findings,
+    paths.findings,
+    graphs.findings,
+)
 
 
 def findings(root: Path, cells: list[Cell], requirements: Requirements) -> list[Finding]:
