@@ -12,7 +12,7 @@ import typer
 
 import shakedown
 
-from . import bisect, ops, preflight, trial
+from . import bisect, ops, preflight, scan, trial
 from .common import PASSED
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -38,6 +38,7 @@ app.command()(trial.run)
 app.command()(trial.resume)
 app.command()(trial.verify)
 app.command()(bisect.bisect)
+app.command()(scan.scan)
 app.add_typer(ops.app, name="ops")
 
 

@@ -18,6 +18,7 @@ from .documents import (
 from .files import Frozen, canonical, finite, read, sha256, write, write_atomic
 from .graphs import FullGraph, GraphRecord, Graphs
 from .identity import Fact, Family, Identity, Installation, Probe
+from .lines import FileLines, Lines
 from .memory import Memory, MemorySpan, Meter
 from .paths import PathRow, Paths
 from .timing import CacheState, SelfTest, Startup, StepSeries, Timings, Training
@@ -29,12 +30,14 @@ __all__ = [
     "Evidence",
     "Fact",
     "Family",
+    "FileLines",
     "Frozen",
     "FullGraph",
     "GraphRecord",
     "Graphs",
     "Identity",
     "Installation",
+    "Lines",
     "Memory",
     "MemorySpan",
     "Meter",
