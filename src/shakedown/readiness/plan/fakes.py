@@ -30,7 +30,7 @@ from torch.utils._pytree import tree_flatten
 from .. import snapshot, targets
 from ..observe import numerics
 from ..workload import Case, Workload
-from .trace import Call, Phase, Stop, Traced
+from .trace import Call, Input, Phase, Stop, Traced
 
 _BY_VALUE = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
 _UNKNOWN = (UnsupportedOperatorException, UnsupportedFakeTensorException)
@@ -66,10 +66,12 @@ class Tracing:
                 torch.neuron.init()  # registers kernels, which decide what is decomposed; none of them runs
         recorder = _Recorder(self.fake, self.device, self.folder)
         strided: list[str] = []
+        inputs: list[Input] = []
         with _restored_globals():
             try:
                 model = self._model()
                 batch = self._batch()
+                inputs = [Input(name=n, shape=tuple(t.shape), dtype=_dtypes([t])[0]) for n, t in batch.items()]
                 strided = [n for n, t in batch.items() if not t.is_contiguous()]
                 strided += [n for n, p in model.named_parameters() if not p.is_contiguous()]
                 optimizer = self.workload.build_optimizer(model.parameters())
@@ -86,6 +88,7 @@ class Tracing:
             device=self.device.type,
             torch=torch.__version__,
             built=self.built,
+            inputs=inputs,
             calls=recorder.rows(),
             stops=self.stops,
             noncontiguous=strided,

@@ -50,6 +50,14 @@ class Call(Frozen):
         return not self.operator.startswith(("aten::", "prim::", "prims::", "quantized::", "_c10d_functional::"))
 
 
+class Input(Frozen):
+    """One tensor of the batch."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
 class Stop(Frozen):
     """Where the trace of a phase ended early, and why. ``operator`` is the one that was being called, if it was one."""
 
@@ -75,6 +83,7 @@ class Traced(Frozen):
     device: str
     torch: str
     built: str
+    inputs: list[Input]
     calls: list[Call]
     stops: list[Stop]
     noncontiguous: list[str]

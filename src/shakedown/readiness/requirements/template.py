@@ -6,7 +6,7 @@ import json
 import re
 import textwrap
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -95,8 +95,8 @@ def _example(field: FieldInfo) -> Any:
         return field.examples[0]
     if not field.is_required():
         return field.get_default(call_default_factory=True)
-    origin = get_origin(field.annotation) or field.annotation
-    return {str: "...", int: 1, float: 1.0, bool: False}.get(origin, [])  # type: ignore[call-overload]
+    kinds: dict[Any, Any] = {str: "...", int: 1, float: 1.0, bool: False}
+    return kinds.get(field.annotation, [])
 
 
 def _first_sentence(model: type[BaseModel]) -> str:
