@@ -155,23 +155,6 @@ def test_writing_is_all_or_nothing(tmp_path: Path) -> None:
     assert path.read_bytes() == b"first"
 
 
-def test_plan_runs_the_cpu_first_and_cold_before_warm(tmp_path: Path) -> None:
-    checked = trial.check(trial.Request("decoder", tmp_path / "new", target="neuron"))
-    cells = trial.plan(checked, ("float32",), ["1x8", "2x8", "1x8"])
-    assert [cell.id for cell in cells] == [
-        "reference-float32",
-        "eager-float32-cold",
-        "eager-float32-warm",
-        "compiled-float32-cold",
-        "compiled-float32-warm",
-        "adaptive-float32",
-    ]
-    assert cells[0].cases == ["1x8", "2x8", "1x8#2"]
-    assert cells[-1].outcome.status == "untested"
-    cpu = trial.plan(trial.check(trial.Request("decoder", tmp_path / "new", target="cpu")), ("float32",), ["1x8"])
-    assert [cell.cache for cell in cpu] == ["none"] * 4
-
-
 def test_unknown_targets_are_refused() -> None:
     with pytest.raises(BadInput, match="neuron, cuda"):
         targets.get("abacus")

@@ -36,6 +36,7 @@ class State(ev.Frozen):
     varied: dict[str, str]
     quick: bool
     trace: bool
+    timeout_seconds: float | None
     requirements_sha256: str
     snapshot_sha256: str
 

@@ -51,16 +51,11 @@ def check(request: Request) -> Checked:
     """Refuse bad input with one message. Nothing is written, no code of the workload runs."""
     source = workload.resolve(request.workload)
     target = targets.get(request.target)
-    demand = requirements.load(request.requirements)
+    demand = adjusted(requirements.load(request.requirements), request.quick, request.timeout_seconds)
     modes = request.modes or tuple(demand.workload.modes)
     unknown = [mode for mode in modes if mode not in targets.MODES]
     if unknown:
         raise BadInput(f"unknown mode {', '.join(unknown)}; choose among {', '.join(targets.MODES)}")
-    if request.timeout_seconds is not None:
-        if request.timeout_seconds <= 0:
-            raise BadInput(f"a timeout of {request.timeout_seconds} s leaves no time to run; give seconds above zero")
-        run = demand.run.model_copy(update={"timeout_seconds": request.timeout_seconds})
-        demand = demand.model_copy(update={"run": run})
     if request.out.exists():
         if (request.out / "trial.json").exists() and not (request.out / "record.json").exists():
             raise OutputExists(
@@ -75,17 +70,25 @@ def check(request: Request) -> Checked:
         modes=tuple(dict.fromkeys(modes)),
         dtypes=tuple(dict.fromkeys(workload.parse_dtype(name) for name in request.dtypes or demand.workload.dtypes)),
         cases=tuple(str(workload.Case.parse(case)) for case in request.cases),
-        requirements=quickened(demand) if request.quick else demand,
+        requirements=demand,
     )
 
 
-def quickened(demand: requirements.Requirements) -> requirements.Requirements:
-    """The requirements of a quick trial: numbers and paths of the plain cases, no claim about speed."""
-    timing = demand.timing.model_copy(update={"steps": min(demand.timing.steps, 10), "processes": 1, "attempts": 1})
-    none = requirements.Variations(
-        padding=False, noncontiguous=False, logging_every=0, hard_inputs=False, neighbours=False, restart=False
-    )
-    return demand.model_copy(update={"timing": timing, "variations": none})
+def adjusted(demand: requirements.Requirements, quick: bool, timeout: float | None) -> requirements.Requirements:
+    """The requirements with what the command line changes of them: a quick trial looks at numbers and paths of the plain
+    cases and makes no claim about speed.
+    """
+    if timeout is not None:
+        if timeout <= 0:
+            raise BadInput(f"a timeout of {timeout} s leaves no time to run; give seconds above zero")
+        demand = demand.model_copy(update={"run": demand.run.model_copy(update={"timeout_seconds": timeout})})
+    if quick:
+        timing = demand.timing.model_copy(update={"steps": min(demand.timing.steps, 10), "processes": 1, "attempts": 1})
+        none = requirements.Variations(
+            padding=False, noncontiguous=False, logging_every=0, hard_inputs=False, neighbours=False, restart=False
+        )
+        demand = demand.model_copy(update={"timing": timing, "variations": none})
+    return demand
 
 
 class Trial:
@@ -138,7 +141,9 @@ class Trial:
             self.root.mkdir(parents=True)
         except OSError as error:
             raise BadInput(f"cannot make the output directory {self.root}: {error.strerror}") from None
-        self.requirements_sha256 = requirements.lock(self.checked.requirements, self.root / "requirements.json")
+        self.requirements_sha256 = requirements.lock(
+            self.checked.requirements, self.root / "requirements.json", self.checked.request.requirements
+        )
         shutil.copyfile(self.checked.source.path, self.root / "workload.py")
         self.progress("snapshot", 0.0)
         ended = self._launch("snapshot", "snapshot", cases=self.checked.cases, target=self.checked.target.name)
@@ -146,17 +151,22 @@ class Trial:
             raise WorkloadError(self._blame("the workload could not be built", ended))
         declared = state.declared(self.root)
         self.snapshot_sha256 = sha256(self.root / "snapshot" / "snapshot.json")
-        source = self.checked.source
+        source, quick = self.checked.source, self.checked.request.quick
+        plain, dtypes = declared["plain"], list(self.checked.dtypes or declared["dtypes"])
+        if quick:  # one shape, twice, so that re-use within a process is seen, and one precision, unless others were named
+            plain = plain if self.checked.cases else plain[:1] * 2
+            dtypes = dtypes if self.checked.dtypes else dtypes[:1]
         self.begin(
             state.new(
                 workload={"name": source.name, "path": str(source.path), "sha256": source.sha256},
                 target=self.checked.target.name,
                 modes=list(self.checked.modes),
-                dtypes=list(self.checked.dtypes or declared["dtypes"]),
-                plain=declared["plain"],
+                dtypes=dtypes,
+                plain=plain,
                 varied=declared["varied"],
-                quick=self.checked.request.quick,
+                quick=quick,
                 trace=self.checked.request.trace,
+                timeout_seconds=self.checked.request.timeout_seconds,
                 requirements_sha256=self.requirements_sha256,
                 snapshot_sha256=self.snapshot_sha256,
             )
@@ -323,7 +333,9 @@ def resume(
     known = state.load(root)
     demand = requirements.unlock(root / "requirements.json")
     if requirements_file is not None:
-        requirements.refuse_change(requirements_file, root / "requirements.json")
+        asked = adjusted(requirements.load(requirements_file), known.quick, known.timeout_seconds)
+        if refused := requirements.changed(asked, root / "requirements.json"):
+            raise BadInput(refused)
     source = workload.Source(known.workload["name"], Path(known.workload["path"]), known.workload["sha256"])
     request = Request(workload=str(source.path), out=root, target=known.target, quick=known.quick, trace=known.trace)
     going = Trial(
