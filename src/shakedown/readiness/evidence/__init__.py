@@ -16,6 +16,7 @@ from .documents import (
     tensors,
 )
 from .files import Frozen, canonical, finite, read, sha256, write, write_atomic
+from .fusion import Fusion
 from .graphs import FullGraph, GraphRecord, Graphs
 from .identity import Fact, Family, Identity, Installation, Probe
 from .lines import FileLines, Lines
@@ -33,6 +34,7 @@ __all__ = [
     "FileLines",
     "Frozen",
     "FullGraph",
+    "Fusion",
     "GraphRecord",
     "Graphs",
     "Identity",

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..requirements import Requirements
-from . import graphs, leftovers, memory, paths, restart, scan, timing
+from . import fusion, graphs, leftovers, memory, paths, restart, scan, timing
 from .results import Cell, Finding
 
 Check = Callable[[Path, list[Cell], Requirements], list[Finding]]
@@ -21,6 +21,7 @@ CHECKS: tuple[Check, ...] = (
     memory.findings,
     paths.findings,
     graphs.findings,
+    fusion.findings,
     scan.findings,
 )
 
