@@ -7,6 +7,7 @@ one step that no timing uses.
 
 from __future__ import annotations
 
+import itertools
 import re
 import site
 import sys
@@ -15,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -63,38 +65,61 @@ class Lines:
 
     def now(self, phase: str) -> str:
         """The workload's line that runs now in this thread, ``file:number``; empty where none can be told."""
-        found = self.on_stack()
-        if found:
-            return found
         node = torch._C._current_autograd_node()  # private: PyTorch tells no other way which node is running
-        if node is not None:
-            line = self.of_node(node)
-            return f"backward of {line}" if line else ""
-        return self._standing.get(phase, "")
+        found, captured = self.on_stack()
+        if not found and node is not None:
+            found, captured = self.of_node(node), True
+        if found:
+            return f"backward of {found}" if captured and node is not None else found
+        return "" if node is not None else self._standing.get(phase, "")
 
-    def on_stack(self) -> str:
-        """The innermost frame that is the workload's, up to the trial's own: what called the trial is not the workload."""
+    def on_stack(self) -> tuple[str, bool]:
+        """The innermost line that is the workload's, and whether it was captured earlier, as a line of a graph is.
+
+        The search ends at the trial's own frames, since what called the trial is not the workload, and where the engine
+        was entered, since on the CPU it runs in the thread that called ``backward()``.
+        """
         frame = sys._getframe(1)
         while frame is not None:
             file = frame.f_code.co_filename
+            if file.startswith("<eval_with_key>"):  # code that FX made of a graph, run operator by operator
+                found = self._of_graph(frame)
+                if found:
+                    return found, True
             name = self.name(file)
             if name is not None:
-                return f"{name}:{frame.f_lineno}"
-            if file in _TRIAL:
-                return ""
+                return f"{name}:{frame.f_lineno}", False
+            if file in _TRIAL or frame.f_code.co_name == "_engine_run_backward":
+                break
             frame = frame.f_back  # type: ignore[assignment]
+        return "", False
+
+    def _of_graph(self, frame: FrameType) -> str:
+        """The line that the node which `frame` runs was captured from; empty where FX keeps no such map (it is private)."""
+        module = frame.f_locals.get("self")
+        if not isinstance(module, torch.fx.GraphModule):
+            return ""
+        number = (getattr(module, "_lineno_map", None) or {}).get(frame.f_lineno - frame.f_code.co_firstlineno)
+        if number is None:
+            return ""
+        node = next(itertools.islice(module.graph.nodes, number, None), None)
+        return self._in_text(getattr(node, "stack_trace", None) or "")
+
+    def _in_text(self, text: str) -> str:
+        """The innermost of the workload's lines in a formatted stack."""
+        for match in reversed(list(_FILE.finditer(text))):
+            name = self.name(match["file"])
+            if name is not None:
+                return f"{name}:{match['line']}"
         return ""
 
     def of_node(self, node: Any) -> str:
         """The workload's line whose forward operation made `node`; empty for nodes of leaves, which nothing made."""
         seen = 0
         while node is not None and seen < 16:  # a node made in a backward pass has the node that made it as parent
-            for text in reversed(node.metadata.get("traceback_", ())):
-                matches = list(_FILE.finditer(text))
-                for match in reversed(matches):
-                    name = self.name(match["file"])
-                    if name is not None:
-                        return f"{name}:{match['line']}"
+            found = self._in_text("".join(node.metadata.get("traceback_", ())))
+            if found:
+                return found
             node, seen = node.metadata.get("parent_"), seen + 1
         return ""
 
