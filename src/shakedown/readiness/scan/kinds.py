@@ -266,8 +266,10 @@ def _torch_call(dotted: str, node: ast.Call, names: Names) -> Kind:
     if path == "torch":
         if name == "where" and len(node.args) >= 3:
             return "tensor"
-        if name in _TORCH_PLAIN or name.startswith(("is_", "get_", "set_")):
+        if name in _TORCH_PLAIN or name.startswith(("is_", "get_", "set_", "are_")):
             return "plain"
+        if name.startswith("_"):
+            return "unknown"
         if name == "compile":
             return "module"
         return "mask" if name in MASK_METHODS else "tensor"

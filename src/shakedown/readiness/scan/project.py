@@ -232,8 +232,10 @@ class Project:
 
     def called(self, dotted: str, positional: list[Kind], named: dict[str, Kind]) -> None:
         """A call was seen with arguments of these kinds."""
-        klass = self.klass(dotted)
-        key = f"{dotted}.__init__" if klass else dotted
+        owner = self.klass(dotted.rpartition(".")[0])
+        if dotted.endswith(".apply") and owner and self.is_function(owner):
+            dotted, positional = f"{owner.key}.forward", ["unknown", *positional]  # the context comes first
+        key = f"{dotted}.__init__" if self.klass(dotted) else dotted
         function = self.function(key)
         if function is None:
             return
@@ -258,10 +260,10 @@ class Project:
         )
         defaults |= {a.arg: d for a, d in zip(node.args.kwonlyargs, node.args.kw_defaults) if d is not None}
         found: dict[str, Kind] = {}
-        takes_tensors = bool(klass) and (
-            (node.name == "forward" and self.is_module(owner))
-            or (node.name in ("forward", "backward") and klass is not None and self.is_function(klass))
+        takes_tensors = klass is not None and (
+            (node.name == "forward" and self.is_module(owner)) or (node.name == "backward" and self.is_function(klass))
         )
+        first = klass is not None and node.name == "forward" and self.is_function(klass)  # after the context
         for position, argument in enumerate([*arguments, *node.args.kwonlyargs]):
             kind = _annotated(argument, view)
             default = defaults.get(argument.arg)
@@ -269,7 +271,7 @@ class Project:
                 kind = (
                     "plain" if literal(default) is not None else infer(default, view) if literal(default) else "unknown"
                 )
-            if kind == "unknown" and default is None and takes_tensors and position:
+            if kind == "unknown" and default is None and ((takes_tensors and position) or (first and position == 1)):
                 kind = "tensor"
             if kind == "unknown" and not klass and self.is_protocol(key):
                 kind = {"forward": ("module", "tensors")}.get(node.name, ("plain", "plain"))[min(position, 1)]

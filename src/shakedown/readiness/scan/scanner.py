@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from .results import File, Hit, Ignored, Phase, RuleText, Scan, Severity, Skippe
 from .rule import Rule
 from .rules import EMPTY_IGNORE, NATIVE_SOURCE, RULES
 from .visit import Found, Rules, View
-from .walk import Finder, Ignore, Module, files_below, imports_of, parse, root_of
+from .walk import Finder, Ignore, Module, files_below, imports_of, parse, root_of, third_party
 
 Progress = Callable[[str, float], None]  # (what is read now, share done so far)
 _LEARN = 2  # walks before the one that reports: what is known of arguments passes one call further with each
@@ -32,7 +31,6 @@ def scan(source: Source, progress: Progress = _silent) -> Scan:
     root = root_of(source.path)
     project = Project(root, Finder(root, source.path.parent))
     skipped: list[Skipped] = []
-    third_party: set[str] = set()
     waiting = [source.path]
     met = {source.path}
     while waiting:
@@ -43,13 +41,11 @@ def scan(source: Source, progress: Progress = _silent) -> Scan:
             skipped.append(module)
             continue
         project.add(module)
-        for name, file in imports_of(module, project.finder):
-            if file is None:
-                third_party.add(name)
-            elif file not in met:
+        for _, file in imports_of(module, project.finder):
+            if file is not None and file not in met:
                 met.add(file)
                 waiting.append(file)
-    return _report(source.name, project, skipped, third_party, [], progress)
+    return _report(source.name, project, skipped, [], progress)
 
 
 def scan_folder(folder: Path, progress: Progress = _silent) -> Scan:
@@ -60,7 +56,6 @@ def scan_folder(folder: Path, progress: Progress = _silent) -> Scan:
         raise BadInput(f"{folder} holds no Python file to scan")
     project = Project(folder, Finder(folder, folder))
     skipped: list[Skipped] = []
-    third_party: set[str] = set()
     for index, path in enumerate(python):
         progress(path.name, 0.5 * index / len(python))
         module = parse(path, folder)
@@ -68,16 +63,13 @@ def scan_folder(folder: Path, progress: Progress = _silent) -> Scan:
             skipped.append(module)
         else:
             project.add(module)
-    for module in project.modules.values():
-        third_party |= {name for name, file in imports_of(module, project.finder) if file is None}
-    return _report(folder.name, project, skipped, third_party, native, progress)
+    return _report(folder.name, project, skipped, native, progress)
 
 
 def _report(
     subject: str,
     project: Project,
     skipped: list[Skipped],
-    third_party: set[str],
     native: list[Path],
     progress: Progress,
 ) -> Scan:
@@ -110,6 +102,8 @@ def _report(
     for path in native:
         name = path.relative_to(project.root).as_posix()
         hits.append(_hit(NATIVE_SOURCE, name, 1, 1, path.name, "elsewhere", kernel=path.stem))
+    hits = _defined_here(hits)
+    ignored.sort(key=lambda entry: (entry.hit.path, entry.hit.line, entry.hit.column, entry.hit.rule))
     hits.sort(key=lambda hit: (hit.path, hit.line, hit.column, hit.rule))
     used = {hit.rule for hit in hits} | {entry.hit.rule for entry in ignored}
     texts: dict[str, RuleText] = {name: rule.text() for name, rule in sorted(_BY_ID.items()) if name in used}
@@ -117,7 +111,7 @@ def _report(
         subject=subject,
         files=[File(path=m.name, sha256=m.sha256, lines=len(m.lines)) for m in modules],
         skipped=sorted(skipped, key=lambda entry: entry.path),
-        third_party=_packages(third_party),
+        third_party=third_party(modules, project.finder),
         hits=hits,
         ignored=ignored,
         rules=texts,
@@ -125,9 +119,15 @@ def _report(
     )
 
 
-def _packages(names: set[str]) -> list[str]:
-    """Top-level names of installed packages; the standard library is not worth a line."""
-    return sorted({name.split(".")[0] for name in names if name and not name.startswith(".")} - sys.stdlib_module_names)
+def _defined_here(hits: list[Hit]) -> list[Hit]:
+    """A call of an operator that the workload itself defines is no second change: the definition is the one."""
+    defined = {hit.kernel for hit in hits if hit.rule == "custom-op-definition"}
+    return [
+        hit.model_copy(update={"severity": "note", "effort": "none", "detail": "defined in this workload"})
+        if hit.rule == "custom-op-call" and {hit.kernel, hit.kernel.partition("::")[0]} & defined
+        else hit
+        for hit in hits
+    ]
 
 
 def _hits(module: Module, found: list[Found], known: dict[str, Phase]) -> list[tuple[Hit, tuple[int, int]]]:

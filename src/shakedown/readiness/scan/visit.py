@@ -201,7 +201,7 @@ class View:
             self._visit(child)
 
     def _ask(self, node: ast.AST) -> None:
-        if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
+        if isinstance(node, ast.Attribute) or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)):
             parent = self.parent()
             if not (isinstance(parent, ast.Attribute) and parent.value is node and self.dotted(parent)):
                 dotted = self.dotted(node)
@@ -295,8 +295,9 @@ class View:
         outer = self.scopes[-1]
         scope = Scope(self._inner_key(node.name), node, owner=outer.owner, self_name=outer.self_name)
         every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-        if isinstance(outer.node, ast.ClassDef) and every:
-            scope.self_name = every[0].arg
+        if isinstance(outer.node, ast.ClassDef):
+            static = any(getattr(decorator, "id", "") == "staticmethod" for decorator in node.decorator_list)
+            scope.self_name = every[0].arg if every and not static else ""
         inside = self._inside(node)
         scope.names = dict.fromkeys(inside.assigned, _OPAQUE)
         self.project.bind_definitions(self.module, scope)
@@ -446,8 +447,8 @@ class View:
             return self.dotted(test.func) in CUDA_TESTS
         if isinstance(test, ast.Attribute):
             return test.attr == "is_cuda"
-        if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq):
-            return literal(test.comparators[0]) == "cuda"
+        if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.Eq, ast.In)):
+            return "cuda" in (literal(test.left), literal(test.comparators[0]))
         return False
 
     def _on_Try(self, node: ast.Try) -> None:

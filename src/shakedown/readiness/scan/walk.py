@@ -14,7 +14,7 @@ import re
 import sys
 import tokenize
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -151,7 +151,9 @@ def parse(path: Path, root: Path) -> Module | Skipped:
     except OSError as error:
         return Skipped(path=name, reason=f"cannot be read: {error.strerror}")
     except SyntaxError as error:
-        return Skipped(path=name, reason=f"is not Python {sys.version_info[0]}: line {error.lineno}: {error.msg}")
+        return Skipped(
+            path=name, reason=f"is not Python that 3.{sys.version_info[1]} reads: line {error.lineno}: {error.msg}"
+        )
     except (UnicodeDecodeError, LookupError) as error:
         return Skipped(path=name, reason=f"is not text: {error}")
     except (ValueError, RecursionError, MemoryError) as error:
@@ -211,6 +213,16 @@ def imports_of(module: Module, finder: Finder) -> Iterator[tuple[str, Path | Non
             name = node.args[0].value
             if called in {"import_module", "__import__"} and isinstance(name, str) and not name.startswith("."):
                 yield name, finder.find(name, 0, module.path)
+
+
+def third_party(modules: Iterable[Module], finder: Finder) -> list[str]:
+    """Top-level names of the packages that `modules` import and that are neither theirs nor Python's."""
+    names: dict[str, bool] = {}  # whether any part of it is the workload's own: `lib` in `import lib.local` is no file
+    for module in modules:
+        for name, file in imports_of(module, finder):
+            names[name] = names.get(name, False) or file is not None
+    foreign = {name.split(".")[0] for name, own in names.items() if not own and name.strip(".")}
+    return sorted(name for name in foreign - sys.stdlib_module_names if name)
 
 
 def local(module_name: str, qualname: str = "") -> str:

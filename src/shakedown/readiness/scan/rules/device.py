@@ -28,7 +28,9 @@ def _device_string(node: ast.AST, view: View) -> Match | None:
     if isinstance(parent, ast.IfExp) and view.tests_cuda(parent.test):
         return None  # the test is reported
     if isinstance(parent, (ast.List, ast.Tuple, ast.Set)):
-        return None if any(literal(item) == "cpu" for item in parent.elts) else Match()
+        outer = view.parent(2)
+        key = isinstance(outer, ast.Dict) and parent in outer.keys
+        return None if key or not all(is_cuda(item) for item in parent.elts) else Match()
     if isinstance(parent, ast.Dict) and node in parent.keys:
         return None
     if isinstance(parent, ast.JoinedStr):
@@ -39,8 +41,10 @@ def _device_string(node: ast.AST, view: View) -> Match | None:
 def _device_compare(node: ast.AST, view: View) -> Match | None:
     assert isinstance(node, ast.Compare)
     sides = [node.left, *node.comparators]
-    containers = [item for side in sides if isinstance(side, (ast.Tuple, ast.List, ast.Set)) for item in side.elts]
-    found = [side for side in (*sides, *containers) if is_cuda(side)]
+    for side in sides:
+        if isinstance(side, (ast.Tuple, ast.List, ast.Set)):
+            sides += side.elts if all(isinstance(item, ast.Constant) for item in side.elts) else []
+    found = [side for side in sides if is_cuda(side)]
     for side in found:
         view.claim(side)
     return Match() if found else None

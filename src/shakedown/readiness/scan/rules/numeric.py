@@ -65,8 +65,13 @@ def _from_numpy(node: ast.AST, view: View) -> Match | None:
     return Match(detail=f"{ast.unparse(call.args[0])[:60]} is float64 because that is NumPy's default")
 
 
-def _sparse_keyword(node: ast.AST, view: View) -> Match | None:
-    assert isinstance(node, ast.Call)
+_TO_SPARSE = ("to_sparse", "to_sparse_csr", "to_sparse_bsr", "sparse_mask")
+
+
+def _sparse(node: ast.AST, view: View) -> Match | None:
+    """A name in torch.sparse, a method that makes a tensor sparse, or an embedding with sparse gradients."""
+    if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") in _TO_SPARSE:
+        return Match()
     if literal(keyword(node, "sparse")) is not True:
         return None
     return Match(detail="sparse=True") if str(view.dotted(node.func)).startswith("torch.nn.Embedding") else None
@@ -151,13 +156,9 @@ RULES: tuple[Rule, ...] = (
             "torch.sparse.*", "torch.sparse_coo_tensor", "torch.sparse_csr_tensor", "torch.sparse_bsr_tensor",
             "torch.sparse_compressed_tensor", "torch.optim.SparseAdam",
         ),
-        methods=("to_sparse", "to_sparse_csr", "to_sparse_bsr", "sparse_mask"),
+        methods=_TO_SPARSE,
         nodes=(ast.Call,),
-        check=lambda node, view: (
-            _sparse_keyword(node, view)
-            if isinstance(node, ast.Call) and "sparse" not in str(getattr(node.func, "attr", ""))
-            else Match()
-        ),
+        check=_sparse,
     ),
     Rule(
         id="func-transforms",
@@ -199,7 +200,7 @@ RULES: tuple[Rule, ...] = (
         severity="blocks",
         effort="medium",
         looks_for="forward-mode autograd: torch.autograd.forward_ad, functional.jvp",
-        why="It is missing.",
+        why="Forward-mode derivatives are missing on the device.",
         source="AWS article on TorchNeuron 2.33, list of what is missing",
         instead="reverse mode; or finite differences where they are enough",
         names=("torch.autograd.forward_ad.*", "torch.autograd.functional.jvp"),

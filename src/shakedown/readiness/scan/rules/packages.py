@@ -112,7 +112,9 @@ def _decorated(node: ast.AST, view: View) -> Match | None:
         if isinstance(above, (ast.FunctionDef, ast.AsyncFunctionDef)) and any(
             node in ast.walk(decorator) for decorator in above.decorator_list
         ):
-            return Match(detail=above.name, kernel=above.name)
+            named = _first_text(node, view)
+            qualified = named is not None and "::" in named.kernel
+            return named if qualified else Match(detail=above.name, kernel=above.name)
         if isinstance(above, ast.stmt):
             break
     return _first_text(node, view)

@@ -52,7 +52,7 @@ def _start_method(node: ast.AST, view: View) -> Match | None:
     if call is None:
         return None
     method = keyword(call, "method") or (call.args[0] if call.args else None)
-    return Match() if literal(method) in ("fork", "forkserver") and literal(method) == "fork" else None
+    return Match() if literal(method) == "fork" else None
 
 
 def _fork_context(node: ast.AST, view: View) -> Match | None:
@@ -71,6 +71,13 @@ def _nccl(node: ast.AST, view: View) -> Match | None:
     if isinstance(parent, ast.IfExp) and view.tests_cuda(parent.test):
         return Match(detail="only where CUDA is available")
     return Match()
+
+
+def _made(node: ast.AST, view: View) -> Match | None:
+    """The class is used, and not only asked about."""
+    parent = view.parent()
+    asked = isinstance(parent, ast.Call) and getattr(parent.func, "id", "") in ("isinstance", "issubclass")
+    return None if asked or isinstance(parent, (ast.Tuple, ast.BinOp)) else Match()
 
 
 RULES: tuple[Rule, ...] = (
@@ -164,6 +171,7 @@ RULES: tuple[Rule, ...] = (
         source="AWS Neuron documentation 2.33, distributed training",
         instead="torch.nn.parallel.DistributedDataParallel under torchrun",
         names=("torch.nn.DataParallel", "torch.nn.parallel.DataParallel"),
+        check=_made,
     ),
     Rule(
         id="fsdp-1",
@@ -175,5 +183,6 @@ RULES: tuple[Rule, ...] = (
         source="AWS Neuron documentation, August 2026, distributed training",
         instead="torch.distributed.fsdp.fully_shard",
         names=("torch.distributed.fsdp.FullyShardedDataParallel",),
+        check=_made,
     ),
 )  # fmt: skip
