@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from . import adaptive
+from . import adaptive, evidence
 from .decoder import COMPILED, MEDIUM, SMALL, Decoder, Size, jax_loss, jax_parameters
 from .measure import compare
 from .rows import Row, compared
@@ -131,6 +131,7 @@ CASES: dict[str, Callable[[], Iterator[Row]]] = {
     "small": small_decoder,
     "compiled": compiled_decoder,
     "medium": medium_decoder,
+    "evidence": evidence.overhead,
     **adaptive.CASES,
 }
 

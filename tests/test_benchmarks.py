@@ -10,8 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
-from benchmarks import adaptive, measure
+from benchmarks import adaptive, evidence, measure
 from benchmarks.processes import PROC, tree
 from benchmarks.rows import Row
 from benchmarks.side import Child
@@ -108,3 +109,18 @@ def test_the_first_quiet_attempt_counts_or_else_the_least_noisy(monkeypatch, use
     monkeypatch.setattr(measure, "busy_seconds", lambda: busy)
     monkeypatch.setattr(measure, "own_seconds", lambda: clock / 100 * 7)
     assert measure.quietest(attempt) == (best, pytest.approx(foreign))
+
+
+def test_the_observed_step_keeps_what_it_says_and_goes_on_from_there(tmp_path):
+    observed, plain = evidence.sides(*evidence.trained(tmp_path / "snapshot", compiled=False))
+    plain()
+    capture = observed()
+    roles = {name.split("/")[1] for name in capture.tensors}
+    assert roles == {"output", "loss", "gradient", "weight", "state"}
+    kept = {name: value.clone() for name, value in capture.tensors.items()}
+    plain()
+    again = observed()
+    for name, value in capture.tensors.items():
+        assert torch.equal(value, kept[name]), "a copy that the next steps do not change"
+    moved = [name for name, value in again.tensors.items() if "/weight/" in name and not torch.equal(value, kept[name])]
+    assert len(moved) == len([name for name in kept if "/weight/" in name])
