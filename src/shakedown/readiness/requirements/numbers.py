@@ -84,6 +84,11 @@ class Numerics(Frozen):
         gt=0,
         description="The report gives the share of elements further than this many ULPs of the declared dtype.",
     )
+    thresholds: dict[str, float] = Field(
+        default={},
+        description="Outputs that the service compares with a number, by name: values that lie on the other side of it than "
+        "truth are counted as flipped decisions. Outputs with several columns are decided by their largest.",
+    )
     criteria: dict[str, Criterion] = Field(
         default={
             "float32": Criterion(absolute=1e-5, relative=1e-4),
