@@ -67,11 +67,14 @@ def perform(job: Job, launch: float = 0.0, import_torch: float = 0.0) -> bool:
     spent before.
     """
     from . import candidate, restart, snapshot, truth
+    from .probe import run as probe
 
     if job.role == "snapshot":
         snapshot.make(job)
     elif job.role in RESTART_ROLES:
         restart.run(job)
+    elif job.role == "probe":
+        probe.run(job)
     elif job.role == "truth":
         truth.recompute(job)
     else:
