@@ -14,6 +14,7 @@ import torch
 
 from shakedown.readiness import evidence, snapshot, targets, workload
 from shakedown.readiness.evidence import Memory, MemorySpan, Meter
+from shakedown.readiness.evidence.memory import OVERLAPPED, STEP
 from shakedown.readiness.judge import memory as judged
 from shakedown.readiness.judge.results import Cell, Outcome
 from shakedown.readiness.observe import memory
@@ -177,7 +178,7 @@ def document(kind: str, step: int | None, overlapped: int | None) -> Memory:
         return MemorySpan(name=name, host=10, device=device, device_before=1, device_after=1, samples=2)
 
     meter = Meter(kind=kind, source="as told")  # type: ignore[arg-type]
-    spans = [span(memory.STEP, step)] + [span(memory.OVERLAPPED, overlapped)] * (overlapped is not None)
+    spans = [span(STEP, step)] + [span(OVERLAPPED, overlapped)] * (overlapped is not None)
     return Memory(host=Meter(kind="peak", source="VmHWM"), device=meter, spans=spans)
 
 

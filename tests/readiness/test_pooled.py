@@ -11,6 +11,7 @@ import pytest
 from shakedown.readiness import requirements, trial
 from shakedown.readiness.evidence import Evidence, SelfTest
 from shakedown.readiness.judge import amortise, budgets, pooled, ratios, resample, timing, verdict
+from shakedown.readiness.judge.measured import PooledTiming
 from shakedown.readiness.judge.results import Cell, Outcome
 from shakedown.readiness.requirements import Requirements, Resampling
 
@@ -30,7 +31,7 @@ class Real:
     found: verdict.Found
     demand: Requirements
 
-    def pooled(self) -> list[pooled.PooledTiming]:
+    def pooled(self) -> list[PooledTiming]:
         matched = dict.fromkeys(self.found.cases, True)
         return pooled.pooled(self.cells, self.found.cases, self.found.self_tests, matched, self.demand)
 
@@ -115,7 +116,7 @@ class Bench:
             self.process("reference", i, i * 10.0, a)
             self.process("eager", i, i * 10.0 + (1000.0 if apart else 5.0), b)
 
-    def result(self, mode: str = "eager", demand: Requirements = DEMAND) -> pooled.PooledTiming:
+    def result(self, mode: str = "eager", demand: Requirements = DEMAND) -> PooledTiming:
         found = pooled.pooled(self.cells, self.cases, self.tests, self.matched, demand)
         return next(one for one in found if one.mode == mode)
 

@@ -7,6 +7,7 @@ from typing import Literal
 from .files import Frozen
 
 MEMORY_SCHEMA = "shakedown.memory/1"
+STEP, OVERLAPPED = "step", "step, next batch on the device"  # names of the spans that every case has
 # peak: the largest of all moments. sampled: the largest of the moments that were looked at, which a peak between two of
 # them exceeds. since start: a peak that cannot be reset, so an earlier step may have made it.
 Kind = Literal["peak", "sampled", "since start", "unobservable"]

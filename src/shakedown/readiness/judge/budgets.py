@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..requirements import Requirements
-from .pooled import PooledTiming
+from .measured import PooledTiming
 from .results import Finding
 
 

@@ -5,32 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from .. import evidence as ev
 from ..errors import EvidenceError
-from ..evidence.memory import Memory, MemorySpan, Meter
+from ..evidence.memory import OVERLAPPED, STEP, Memory, MemorySpan
 from ..requirements import Requirements
+from .measured import MemorySummary
 from .results import Cell, Finding
-
-STEP, OVERLAPPED = "step", "step, next batch on the device"  # names of the spans, as the worker writes them
-
-
-class MemorySummary(BaseModel):
-    """Bytes of one case in one process. ``device`` is of the step alone, ``device_overlapped`` with the next batch there
-    already, ``overlap`` what that adds; ``kept`` is what the step left behind on the device. None: not known.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    cell: str
-    case: str
-    host_meter: Meter
-    device_meter: Meter
-    host: int | None
-    device: int | None
-    device_overlapped: int | None
-    overlap: int | None
-    kept: int | None
 
 
 def _difference(one: int | None, other: int | None) -> int | None:

@@ -9,100 +9,19 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from .. import targets
 from ..evidence import Evidence, SelfTest
 from ..requirements import Requirements, Timing
 from . import amortise, paths, processes, ratios, resample
 from .amortise import Curve
+from .measured import Happened, PooledTiming, Ratio, Start, Throughput
 from .processes import Group, Key, Process, spread
-from .ratios import Ratio
 from .resample import Interval
 from .results import Cell
-from .series import Event
 
 CACHES: tuple[Literal["cold", "warm", "none"], ...] = ("cold", "warm", "none")
 MODES = ("reference", "eager", "adaptive", "compiled")  # a mode is compared with those before it
-
-
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Start(_Frozen):
-    """Seconds to the end of the first step, one value a process, where this case was the first of its process.
-
-    ``start_up`` is from starting the process to the workload on the device. ``proved``: the cache was in the state that was
-    claimed, by ``proof``.
-    """
-
-    cache: Literal["cold", "warm", "none"]
-    start_up: list[float]
-    first_step: list[float]
-    proved: bool
-    proof: str
-
-    @property
-    def setups(self) -> list[float]:
-        """Start-up and first step together."""
-        return [a + b for a, b in zip(self.start_up, self.first_step)]
-
-
-class Throughput(_Frozen):
-    """Per second, from the median step and its interval, each step awaited: what overlapping steps could gain is not in
-    it. ``positions`` are batch x length: tokens of a text; of images, whose length is a side, they mean nothing.
-    """
-
-    items: float
-    items_low: float | None
-    items_high: float | None
-    positions: float
-
-
-class Happened(_Frozen):
-    """An event, in one process."""
-
-    cell: str
-    event: Event
-
-
-class PooledTiming(_Frozen):
-    """What a step costs in one mode, precision and case. All times are seconds.
-
-    ``median`` is the median of the processes' medians, ``interval`` that of the hierarchical bootstrap; quartiles and
-    percentiles are over all steady steps, ``spread`` is the typical process's quartile distance over its median, ``between``
-    the distance of the slowest process from the fastest over the median. ``dispatch`` is when the calls had returned.
-    """
-
-    mode: str
-    dtype: str
-    case: str
-    kind: Literal["measured", "rehearsal"]
-    boundary: str
-    launched: int
-    finished: int
-    used: int
-    ended: dict[str, str]
-    left_out: dict[str, str]
-    dropped_attempts: int
-    n: int
-    median: float | None
-    interval: Interval | None
-    q1: float | None
-    q3: float | None
-    percentiles: dict[str, float]
-    spread: float | None
-    between: float | None
-    dispatch: float | None
-    phases: dict[str, float]
-    throughput: Throughput | None
-    starts: list[Start]
-    curves: list[Curve]
-    ratios: list[Ratio]
-    events: list[Happened]
-    warnings: list[str]
-    withheld: str = ""
 
 
 def boundary(cell: Cell, phases: Iterable[str]) -> str:

@@ -6,26 +6,12 @@ from itertools import pairwise
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from .. import evidence as ev
 from ..requirements import Requirements
 from . import resample
+from .measured import Ratio
 from .processes import Group
-from .resample import Interval
-
-
-class Ratio(BaseModel):
-    """Step time over another side's, under 1 being faster. ``claim`` says what may be said; ``why`` nothing may be."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    over: str
-    value: float | None
-    interval: Interval | None
-    processes: int
-    paired: bool
-    claim: Literal["faster", "slower", "none"]
-    why: str
 
 
 def took_turns(one: list[float], other: list[float]) -> str:

@@ -15,12 +15,11 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from .. import targets
-from ..evidence.memory import Memory, MemorySpan, Meter
+from ..evidence.memory import OVERLAPPED, STEP, Memory, MemorySpan, Meter
 
 _PROC = Path("/proc/self")
 _RESET_PEAK = "5"  # to clear_refs: the peak becomes what is resident now (proc(5), since Linux 4.0)
 _PROBE = 32 << 20  # bytes
-STEP, OVERLAPPED = "step", "step, next batch on the device"
 
 
 class _Gauge(Protocol):
