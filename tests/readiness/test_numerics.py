@@ -183,3 +183,30 @@ def test_rounding_is_that_of_the_format(value: float) -> None:
     for name, dtype in (("bfloat16", torch.bfloat16), ("float32", torch.float32)):
         expected = float(torch.tensor(single, dtype=torch.float32).to(dtype))
         assert formats.rounded(np.array([single]), name)[0] == expected
+
+
+class TestElementwiseCriterion:
+    """The owner's own criterion: reported always, decisive where it says so, by class of tensor where that is declared."""
+
+    def demand(self, **criteria: dict[str, object]) -> Numerics:
+        return Numerics.model_validate({"criteria": {name.replace("_", "/"): c for name, c in criteria.items()}})
+
+    def test_it_is_reported_and_decides_nothing_by_default(self, product: Subject) -> None:
+        vector = measure(product, self.demand(float32={"absolute": 1e-9, "relative": 0}))
+        assert vector.outside_criterion is not None
+        assert vector.outside_criterion > 0.9
+        assert vector.findings == ()
+
+    def test_it_fails_where_it_decides_and_says_why(self, product: Subject) -> None:
+        strict = {"absolute": 1e-9, "relative": 0, "decides": True, "reason": "invoices are added up"}
+        vector = measure(product, self.demand(float32=strict))
+        assert any("outside the declared 1e-09 + 0 * |truth|" in text for text in vector.findings)
+        assert any("invoices are added up" in text for text in vector.findings)
+        assert measure(product, self.demand(float32=strict | {"allowed_share": 1.0})).findings == ()
+
+    def test_a_class_of_tensor_goes_before_its_precision(self, product: Subject) -> None:
+        strict = {"absolute": 1e-9, "relative": 0, "decides": True}
+        loose = {"absolute": 1.0, "relative": 0}
+        assert measure(product, self.demand(float32=loose, float32_output=strict)).findings != ()
+        assert measure(product, self.demand(float32=strict, float32_output=loose)).findings == ()
+        assert measure(product, self.demand(float32=loose, float32_gradient=strict)).findings == ()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..requirements import Numerics
+from ..requirements import Criterion, Numerics
 from . import formats
 
 _TINY = 1e-300
@@ -146,7 +146,7 @@ def measure(subject: Subject, demand: Numerics) -> Vector:
     several = row_margins.size > 1
     row_truth = _row_norms(_rows(truth, subject.role))
     spaced = np.abs(error) / formats.spacing(truth, subject.dtype)
-    criterion = demand.criteria.get(subject.dtype)
+    criterion = criterion_of(subject, demand)
     outside = None
     if criterion is not None and error.size:
         outside = float((np.abs(device - truth) > criterion.absolute + criterion.relative * np.abs(truth)).mean())
@@ -239,6 +239,24 @@ def _update_made(subject: Subject, target: np.ndarray) -> float | None:
     return float(((subject.device - subject.start) * expected).sum()) / squared if squared else None
 
 
+def criterion_of(subject: Subject, demand: Numerics) -> Criterion | None:
+    """The elementwise criterion of this precision and class of tensor, else that of the precision; None where neither is
+    declared.
+    """
+    return demand.criteria.get(f"{subject.dtype}/{subject.role}", demand.criteria.get(subject.dtype))
+
+
+def _outside_criterion(v: Vector, criterion: Criterion) -> list[str]:
+    """A finding where the criterion decides, for its owner says so, and more elements are outside than that allows."""
+    if not criterion.decides or v.outside_criterion is None or v.outside_criterion <= criterion.allowed_share:
+        return []
+    reason = f" ({criterion.reason})" if criterion.reason else ""
+    return [
+        f"{v.outside_criterion:.2%} of its elements are outside the declared {criterion.absolute:g} + "
+        f"{criterion.relative:g} * |truth|, allowed are {criterion.allowed_share:.2%}{reason}"
+    ]
+
+
 def gates(v: Vector, subject: Subject, error: np.ndarray, limit: Allowed, demand: Numerics) -> list[str]:
     """What is wrong with the tensor, in words; empty when rounding explains all of it."""
     found: list[str] = []
@@ -268,7 +286,8 @@ def gates(v: Vector, subject: Subject, error: np.ndarray, limit: Allowed, demand
         and abs(v.update_made - 1) > _update_slack(subject, demand)
     ):
         found.append(f"the weight made {v.update_made:.1%} of the update that its own gradient calls for")
-    return found
+    criterion = criterion_of(subject, demand)
+    return found + (_outside_criterion(v, criterion) if criterion is not None else [])
 
 
 def _update_slack(subject: Subject, demand: Numerics) -> float:
