@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from shakedown.readiness import evidence, requirements, snapshot, targets, trial, workload
+from shakedown.readiness import evidence, requirements, snapshot, targets, workload
 from shakedown.readiness.errors import BadInput, EvidenceError, WorkloadError
 
 from .support import TINY

@@ -11,7 +11,6 @@ the embedded device's own counters, which are always on.
 from __future__ import annotations
 
 import itertools
-import os
 import time
 import traceback
 from contextlib import AbstractContextManager, ExitStack
@@ -38,7 +37,7 @@ class Candidate:
     """One process of the trial: device, model and clocks, shared by its cases."""
 
     def __init__(self, job: Job, launch: float, import_torch: float, cache: dict[str, Any]) -> None:
-        self.job, self.process = job, os.getpid()
+        self.job = job
         self.requirements = requirements.unlock(job.path("requirements.json"))
         self.target = targets.get(job.target)
         self.cache = evidence.CacheState(**cache)
@@ -87,17 +86,11 @@ class Candidate:
             except Exception as error:
                 well = False
                 traceback.print_exc()
-                self.leave_if_forked()
                 evidence.write(
                     Failure(case=numbered, error=type(error).__name__, message=str(error)[:2000]),
                     self.job.path("evidence", self.job.cell, f"{numbered}.failure.json"),
                 )
         return well
-
-    def leave_if_forked(self) -> None:
-        """A workload that forks and does not end the child would write every piece of evidence twice."""
-        if os.getpid() != self.process:
-            os._exit(0)
 
     def wait(self) -> None:
         """Everything queued is complete on return."""
@@ -237,7 +230,6 @@ class Candidate:
         training: evidence.Training,
     ) -> None:
         """Write tensors, then the document that refers to them by hash."""
-        self.leave_if_forked()
         folder = f"evidence/{self.job.cell}"
         file, digest = numerics.keep_tensors(Path(self.job.root), self.job.cell, capture)
         reason = "" if first_rows is not None else "the first step is timed, and counting would slow it on this target"

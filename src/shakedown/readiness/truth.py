@@ -44,6 +44,7 @@ def recompute(job: Job) -> None:
             restored[seen.dtype] = snapshot.restore(loaded, job.path("snapshot"), getattr(torch, seen.dtype))
         start = restored[seen.dtype]
         capture = _follow(job, loaded, start, seen, steps, first_steps)
+        evidence.leave_if_forked()
         file = f"evidence/truth/{seen.tensors_sha256[:16]}.safetensors"
         job.path("evidence", "truth").mkdir(parents=True, exist_ok=True)
         part = job.path(file + ".part")

@@ -66,10 +66,12 @@ def perform(job: Job, launch: float = 0.0, import_torch: float = 0.0) -> bool:
     """Do the job in this process; False when a case of it failed. `launch` and `import_torch` are seconds that were
     spent before.
     """
-    from . import candidate, restart, snapshot, truth
+    from . import candidate, evidence, restart, snapshot, targets, truth
     from .probe import run as probe
 
+    evidence.own()
     if job.role == "snapshot":
+        targets.require(targets.get(job.target))  # before anything is made or measured
         snapshot.make(job)
     elif job.role in RESTART_ROLES:
         restart.run(job)
@@ -106,12 +108,12 @@ def main() -> int:
     import torch  # noqa: F401
 
     import_torch = time.perf_counter() - start
-    from .errors import WorkloadError
+    from .errors import BadInput
 
     try:
         well = perform(job, launch, import_torch)
-    except WorkloadError as error:
-        print(f"WorkloadError: {error}", file=sys.stderr)
+    except BadInput as error:  # of the workload, or of the device that was asked for
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return WORKLOAD_AT_FAULT
     leave(job, CASE_FAILED if not well else 0)
     gc.freeze()  # else the interpreter sorts through a million objects on its way out: over a second in every process

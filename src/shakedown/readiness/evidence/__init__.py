@@ -15,7 +15,7 @@ from .documents import (
     load_file,
     tensors,
 )
-from .files import Frozen, canonical, finite, read, sha256, write, write_atomic
+from .files import Frozen, canonical, finite, leave_if_forked, own, read, sha256, write, write_atomic
 from .fusion import Fusion
 from .graphs import FullGraph, GraphRecord, Graphs
 from .identity import Fact, Family, Identity, Installation, Probe
@@ -57,7 +57,9 @@ __all__ = [
     "blendable",
     "canonical",
     "finite",
+    "leave_if_forked",
     "load_file",
+    "own",
     "read",
     "sha256",
     "tensors",

@@ -20,6 +20,23 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+_owner: int | None = None
+
+
+def own() -> None:
+    """From now on, evidence is this process's to write, and not that of children which it forks."""
+    global _owner
+    _owner = os.getpid()
+
+
+def leave_if_forked() -> None:
+    """End a forked child that has come to write evidence: a workload that forks and does not end the child would have
+    every piece written twice.
+    """
+    if _owner not in (None, os.getpid()):
+        os._exit(0)
+
+
 def sha256(path: Path) -> str:
     """SHA-256 of a file's bytes, in hex."""
     with path.open("rb") as file:
@@ -49,6 +66,7 @@ def canonical(value: Any) -> bytes:
 
 def write(document: BaseModel, path: Path) -> None:
     """Write one document (evidence, truth, self-test)."""
+    leave_if_forked()
     write_atomic(path, (document.model_dump_json(indent=1) + "\n").encode())
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ..errors import WorkloadError
-from ..evidence import Role, TensorInfo, sha256
+from ..evidence import Role, TensorInfo, leave_if_forked, sha256
 
 
 class Capture:
@@ -118,6 +118,7 @@ def keep_tensors(root: Path, cell: str, capture: Capture) -> tuple[str, str]:
 
     Returns the file's path below `root`, and its SHA-256.
     """
+    leave_if_forked()
     folder = root / "evidence" / "tensors"
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f".{cell}.part"

@@ -54,6 +54,8 @@ def _numbers(record: Record, of: Pairs) -> Section:
 
 
 def _loss(case: CaseResult) -> str:
+    if "device_step1" not in case.losses:
+        return "–"  # nothing is trained
     return f"{loss(case.losses['device_step1'])} > {loss(case.losses['device_last'])}"
 
 
