@@ -23,6 +23,7 @@ from .lines import FileLines, Lines
 from .memory import Memory, MemorySpan, Meter
 from .paths import PathRow, Paths
 from .timing import CacheState, SelfTest, Startup, StepSeries, Timings, Training
+from .traces import Trace
 
 __all__ = [
     "SCHEMA",
@@ -52,6 +53,7 @@ __all__ = [
     "StepSeries",
     "TensorInfo",
     "Timings",
+    "Trace",
     "Training",
     "Truth",
     "blendable",

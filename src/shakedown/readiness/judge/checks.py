@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..requirements import Requirements
-from . import fusion, graphs, leftovers, memory, paths, restart, scan, timing
+from . import fusion, graphs, leftovers, memory, paths, restart, scan, timing, traces
 from .results import Cell, Finding
 
 Check = Callable[[Path, list[Cell], Requirements], list[Finding]]
@@ -22,6 +22,7 @@ CHECKS: tuple[Check, ...] = (
     paths.findings,
     graphs.findings,
     fusion.findings,
+    traces.findings,
     scan.findings,
 )
 
