@@ -270,6 +270,12 @@ def test_guarded_and_optional_places_are_notes(tmp_path: Path) -> None:
     assert found[8, "cuda-method"] == ("note", "only where CUDA is available, so the device skips it")
     assert found[10, "cuda-method"] == ("changes needed", "")
     assert found[7, "cuda-available"][0] == "changes needed"
+    late = scanned(
+        tmp_path,
+        "def f():\n    if is_apex_available():\n        import apex\n    if HAS_APEX and True:\n        import apex\n"
+        "    if find_spec('apex'):\n        import apex\n    else:\n        import apex\n",
+    )
+    assert [hit.severity for hit in late.hits] == ["note", "note", "note", "blocks"]
 
 
 def test_effort_grows_with_places_and_says_what_dominates(tmp_path: Path) -> None:

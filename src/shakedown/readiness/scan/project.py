@@ -109,12 +109,15 @@ class Project:
 
     def bases(self, klass: Class) -> list[str]:
         """Dotted names of the bases of a class, as far as the top of its module tells."""
+        if klass.bases is not None:
+            return klass.bases
         module = self.modules[klass.key.partition("::")[0]]
-        found = []
+        found: list[str] = []
         for base in klass.node.bases:
             head, _, rest = ast.unparse(base).partition(".")
             full = module.top.get(head, head)
             found.append(self.canonical(full + ("" if not rest else rest if full.endswith("::") else f".{rest}")))
+        klass.bases = found
         return found
 
     def is_module(self, key: str) -> bool:
@@ -271,7 +274,8 @@ class Project:
                 kind = (
                     "plain" if literal(default) is not None else infer(default, view) if literal(default) else "unknown"
                 )
-            if kind == "unknown" and default is None and ((takes_tensors and position) or (first and position == 1)):
+            bare = kind == "unknown" and default is None and argument.annotation is None
+            if bare and ((takes_tensors and position) or (first and position == 1)):
                 kind = "tensor"
             if kind == "unknown" and not klass and self.is_protocol(key):
                 kind = {"forward": ("module", "tensors")}.get(node.name, ("plain", "plain"))[min(position, 1)]

@@ -6,12 +6,15 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+_EMPTY = {"ctx", "op", "ops"}
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def children(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes directly in `node`: ``ast.iter_child_nodes``, which is too slow for a large repository."""
+    """The nodes directly in `node`, without contexts and operators, which no rule looks at: half of all nodes."""
     for field_name in node._fields:
+        if field_name in _EMPTY:
+            continue
         value = getattr(node, field_name, None)
         if isinstance(value, ast.AST):
             yield value
@@ -73,3 +76,14 @@ def catches_import_error(handler: ast.ExceptHandler) -> bool:
         return True
     caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     return bool({ast.unparse(kind) for kind in caught} & {"ImportError", "ModuleNotFoundError", "Exception"})
+
+
+def asks_for_package(test: ast.expr) -> bool:
+    """Whether a condition asks if a package is installed, as in ``if is_apex_available():`` or ``if HAS_APEX:``."""
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        return any(asks_for_package(value) for value in test.values)
+    called = test.func if isinstance(test, ast.Call) else test
+    name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+    if isinstance(test, ast.Call):
+        return name == "find_spec" or (name.startswith("is_") and name.endswith("_available"))
+    return name.lower().startswith("has_")

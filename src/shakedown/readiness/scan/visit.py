@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from . import kinds
 from .kinds import Kind, infer, is_tensor, literal
 from .project import Project
 from .rule import Match, Rule
-from .syntax import Function, Inside, catches_import_error, children, is_training_loop, look_inside
+from .syntax import Function, Inside, asks_for_package, catches_import_error, children, is_training_loop, look_inside
 from .walk import Module, import_bindings, local
 
 CUDA_TESTS = ("torch.cuda.is_available", "torch.cuda.device_count")
+_METHODS: dict[type[ast.AST], Callable[..., None] | None] = {}  # how each kind of node is walked; filled as they come
 _OPAQUE = ""  # bound to something that has no dotted name
 
 
@@ -187,9 +188,12 @@ class View:
             before, self._statement = self._statement, (node.lineno, max(node.lineno, last))
         self._ask(node)
         self.above.append(node)
-        method = getattr(self, f"_on_{type(node).__name__}", None)
+        kind = type(node)
+        if kind not in _METHODS:
+            _METHODS[kind] = getattr(View, f"_on_{kind.__name__}", None)
+        method = _METHODS[kind]
         if method:
-            method(node)
+            method(self, node)
         else:
             self._children(node)
         self.above.pop()
@@ -423,10 +427,12 @@ class View:
         if ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
             return
         self._visit(node.test)
-        guard = self.tests_cuda(node.test)
+        guard, optional = self.tests_cuda(node.test), asks_for_package(node.test)
         self._guarded += guard
+        self._optional += optional
         self._body(node.body)
         self._guarded -= guard
+        self._optional -= optional
         self._body(node.orelse)
 
     def _on_IfExp(self, node: ast.IfExp) -> None:
@@ -460,6 +466,8 @@ class View:
             self._body(handler.body)
         self._body(node.orelse)
         self._body(node.finalbody)
+
+    _on_TryStar = _on_Try
 
     def _on_arg(self, node: ast.arg) -> None:
         return  # annotations compute nothing

@@ -41,11 +41,11 @@ class Ignore:
 
 @dataclass
 class Class:
-    """A class of the workload: bases as dotted names, kinds of its attributes, and methods by name."""
+    """A class of the workload: its methods by name, and its bases as dotted names once somebody has asked for them."""
 
     key: str
     node: ast.ClassDef
-    bases: list[str] = field(default_factory=list)
+    bases: list[str] | None = None
     methods: set[str] = field(default_factory=set)
 
 
