@@ -72,7 +72,6 @@ EXCEPTIONS: dict[str, Promise] = (
     | _listed("unspecified", "returns memory that nothing was written to", "empty empty_like new_empty empty_strided "
               "new_empty_strided resize")
     | _listed("random", "draws random numbers", "native_dropout dropout bernoulli multinomial randperm normal uniform")
-    | _listed("reduction", "tagged as elementwise, and sums", "prelu_backward")
 )  # fmt: skip
 
 # IEEE 754 rounds these correctly: half a unit in the last place, or a few such steps in a row.
@@ -140,22 +139,28 @@ def terms(operator: str, inputs: Sequence[tuple[int, ...]], output: tuple[int, .
     longest = max((side for shape in inputs for side in shape), default=1)
     if name in _ADDS_AT and inputs:  # all may be added at one place
         folded = max(folded, math.prod(inputs[0][:-1]))
-    if name.startswith("convolution"):
-        fan_in = max((math.prod(shape[1:]) for shape in sides), default=1)
-        batch = max((math.prod(shape) // max(shape[1], 1) for shape in sides), default=1)
-        return max(1, fan_in if name == "convolution" else max(fan_in, batch))
+    if name == "convolution" and len(sides) > 1:
+        return max(1, math.prod(sides[1][1:]))
+    if (
+        name == "convolution_backward" and len(sides) > 2
+    ):  # over outputs for the input, over batch and places for the weight
+        return max(1, math.prod(sides[2]) // max(sides[2][1], 1), math.prod(sides[0]) // max(sides[0][1], 1))
     return max(1, folded, longest)
 
 
 @dataclass(frozen=True)
 class Result:
-    """One result of a call on three sides. Half precisions are widened; ``truth`` is None where float64 cannot be had."""
+    """One result of a call on three sides. Half precisions are widened; ``truth`` is None where float64 cannot be had.
+
+    ``start`` is the argument that an elementwise sum starts from, None where there is none of the result's shape.
+    """
 
     index: int
     dtype: str
     cpu: np.ndarray
     device: np.ndarray
     truth: np.ndarray | None
+    start: np.ndarray | None = None
 
 
 def compare(
@@ -245,10 +250,11 @@ def _exactly(result: Result) -> np.ndarray:
 
 
 def _rounding(result: Result, kept: Promise, operator: str, unequal: int, demand: Numerics) -> Comparison:
-    """Elementwise: |c - t| <= n*u*|t| + f*max|r - t|, plus the least normal number where a device may flush.
+    """Elementwise: |c - t| <= n*u*max(|t|, |s|) + f*max|r - t|, plus the least normal number where a device may flush.
 
     n is the factor c of the gates for arithmetic, which IEEE 754 rounds correctly, and twice the declared number of ULPs for
-    functions that every library approximates. f*max|r - t| is a multiple of the CPU's own largest error: cancellation.
+    functions that every library approximates. s is what a sum starts from, whose rounding stays when the rest cancels it;
+    f*max|r - t| is a multiple of the CPU's own largest error.
     """
     device, truth, cpu = result.device.astype(np.float64), _exactly(result), result.cpu.astype(np.float64)
     sound = np.isfinite(device) & np.isfinite(truth) & np.isfinite(cpu)
@@ -259,13 +265,14 @@ def _rounding(result: Result, kept: Promise, operator: str, unequal: int, demand
     error = np.where(sound, np.abs(device - truth), 0.0)
     own = np.where(sound, np.abs(cpu - truth), 0.0)
     floor = demand.reference_factor * float(own.max(initial=0.0)) + _LEAST_NORMAL.get(result.dtype, 0.0)
-    allowed = factor * u * np.where(sound, np.abs(truth), 0.0) + max(
-        floor, formats.spacing(np.zeros(1), result.dtype)[0]
-    )
+    size = np.abs(truth)
+    if result.start is not None and result.start.shape == size.shape and base_name(operator) in ARITHMETIC:
+        size = np.maximum(size, np.abs(result.start.astype(np.float64)))
+    allowed = factor * u * np.where(sound, size, 0.0) + max(floor, formats.spacing(np.zeros(1), result.dtype)[0])
     ratios = error / allowed
     margin = float(ratios.max(initial=0.0))
-    size, own_size = numerics.norm(np.where(sound, truth, 0.0)), numerics.norm(own)
-    relative = numerics.norm(error) / size if size else numerics.norm(error)
+    whole, own_size = numerics.norm(np.where(sound, truth, 0.0)), numerics.norm(own)
+    relative = numerics.norm(error) / whole if whole else numerics.norm(error)
     text = ""
     if mismatched:
         text = f"{mismatched} values are infinite or not a number on one side only"

@@ -79,8 +79,9 @@ def measure(
         chosen, right = device.reshape(-1) > threshold, values > threshold
         other = None if cpu is None else cpu.reshape(-1) > threshold
         kind = f"above {threshold:g}"
-    flipped = chosen != right
-    wrong = flipped & ~(gap <= explained)  # a gap that is not a number explains nothing
+    lost = (np.isnan(device) & ~np.isnan(truth)).reshape(len(right), -1).any(1)  # decided by what is not a number
+    flipped = (chosen != right) | lost
+    wrong = flipped & (lost | ~(gap <= explained))
     quartiles: tuple[float | None, ...] = (None, None, None)
     finite = margins[np.isfinite(margins)]
     if finite.size and explained > 0:

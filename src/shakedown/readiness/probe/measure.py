@@ -106,7 +106,15 @@ class Bench:
             promise = contracts.promise(call.name, call.tags, dtype, view, index)
             promise = legal.refined(call.name, named, promise, mine.is_floating_point())
             exact = truth[index] if truth is not None and index < len(truth) else None
-            result = contracts.Result(index, dtype, array(mine), array(theirs), None if exact is None else array(exact))
+            start = named.get("self")
+            result = contracts.Result(
+                index,
+                dtype,
+                array(mine),
+                array(theirs),
+                None if exact is None else array(exact),
+                start if isinstance(start, np.ndarray) else None,
+            )
             comparison = contracts.compare(result, promise, call.name, shapes, self.demand)
             if mine.dtype != theirs.dtype:
                 text = f"dtype {str(theirs.dtype).removeprefix('torch.')}, not {dtype}"
