@@ -28,7 +28,6 @@ Observable = Literal[
 ]
 OBSERVABLES: tuple[Observable, ...] = get_args(Observable)
 MODES = ("eager", "compiled", "adaptive")
-NOT_BUILT = {"adaptive": "adaptive eager is not part of this version of the trial"}
 # What switches adaptive eager on before Python starts. A process gets all of them: which package answers for `neuron` is
 # known only inside it. Ours goes by the first; the second is the switch of AWS's public snapshot of April 2026, the name
 # of which in the release is not documented.
@@ -126,6 +125,8 @@ def _bring_neuron() -> None:
 def _absent(target: Target, why: str = "") -> str:
     import torch
 
+    if not why and family(target) == "legacy":
+        why = "AWS's legacy package is installed; it is built on PyTorch/XLA, which this trial does not drive"
     if target.name == "neuron":
         why = why or "no package has registered one (SHAKEDOWN_DEVICE=off leaves the embedded one out)"
     why = why or f"PyTorch {torch.__version__} sees none"

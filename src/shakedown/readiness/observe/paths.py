@@ -128,6 +128,8 @@ class DispatchCounts:
 
     def __init__(self, target: Target) -> None:
         self.target = target
+        if target.backend == "inductor":
+            self.source += ", nor can operators inside a graph that Inductor compiled"
         self.unobservable = targets.unobservable(target, targets.family(target))
         self._phase = ""
         self._observing = False

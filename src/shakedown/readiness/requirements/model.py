@@ -165,7 +165,11 @@ class Budgets(Frozen):
         "device has, less what other programs keep there.",
     )
     fallback_share: float = Field(
-        default=0.05, ge=0, le=1, description="Share of a step that may be spent in operators on the CPU."
+        default=0.05,
+        ge=0,
+        le=1,
+        description="Share of a step that may be spent in operators on the CPU, those that fell back and those on CPU "
+        "tensors; 0 allows none.",
     )
 
 
