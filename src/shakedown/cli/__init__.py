@@ -12,7 +12,7 @@ import typer
 
 import shakedown
 
-from . import bisect, ops, preflight, scan, trial
+from . import bisect, ops, plan, preflight, scan, trial
 from .common import PASSED
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -33,6 +33,8 @@ def root(
     """Rehearse and prove a PyTorch workload's move to AWS Trainium."""
 
 
+app.command()(plan.init)
+app.command()(plan.forecast)
 app.command()(preflight.preflight)
 app.command()(trial.run)
 app.command()(trial.resume)

@@ -79,7 +79,9 @@ def support_of(
     if chosen is not None and rule is not None:
         way = "fallback" if rule.action == "fallback" else "refused"
         said = "runs on the CPU there" if way == "fallback" else "is not supported there"
-        return OperatorSupport(name, way, said, f"profile {chosen.name}: {rule.source}, {rule.date}", rule.id)
+        return OperatorSupport(
+            name, way, said, f"profile {chosen.name}, rule {rule.id}: {rule.source}, {rule.date}", rule.id
+        )
     way, reason = way_of(op)
     if way == "fallback" and not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CPU"):
         way = "missing"

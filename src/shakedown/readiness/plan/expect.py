@@ -13,7 +13,7 @@ from ..scan import Hit
 from .buckets import Buckets, choose
 from .operators import accepts
 from .support import Placed
-from .trace import Traced
+from .trace import Traced, is_own
 
 Level = Literal["blocks", "revise", "note"]
 # Rules of the source scan that say what a rule of the profile is about.
@@ -26,6 +26,7 @@ _APIS = {
 }
 _COMPILE = {"dynamic": "compile-dynamic", "mode": "compile-mode", "options": "compile-options"}
 _OUTSIDE = ("make_batch", "import", "elsewhere")  # parts of the workload's files whose tensors stay on the CPU
+_PADDED = "dynamic=False, and lengths padded to a few edges"
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
 
@@ -233,7 +234,7 @@ def _programs(known: Known) -> Iterator[Reason]:
             required=f"one program for every shape ({known.at('workload.dynamic_shapes')} = true)",
             found=why,
             source=source,
-            change=bucket_plan(made) if made.buckets else "dynamic=False, and lengths padded to a few edges",
+            change=bucket_plan(made) if made.buckets else _PADDED,
         )
 
 
@@ -261,6 +262,8 @@ def bucket_plan(made: Programs) -> str:
 
 def _compile_parameters(known: Known) -> Iterator[Reason]:
     """What the source hands to torch.compile itself."""
+    changes = {what: f"leave {what} out on this target" for what in _COMPILE}
+    changes["dynamic"] = bucket_plan(known.programs) if known.programs.buckets else _PADDED
     for what, scan_rule in _COMPILE.items():
         rule = known.rule("compile", what=what)
         found = [hit for hit in known.hits if hit.rule == scan_rule]
@@ -273,7 +276,7 @@ def _compile_parameters(known: Known) -> Iterator[Reason]:
             required=f"torch.compile with {what}: {found[0].text.strip():.80}",
             found="refused there" if refused else "ignored there, with a warning",
             source=known.says(rule),
-            change=bucket_plan(known.programs) if what == "dynamic" else f"leave {what} out on this target",
+            change=changes[what],
             places=_places(found),
         )
 
@@ -339,7 +342,7 @@ def _operators(known: Known) -> Iterator[Reason]:
         for placed in by_trace:
             calls: dict[tuple[str, str, str], int] = {}
             for one in placed:
-                if one.support.verdict == "native" or _is_own(one.support.operator):
+                if one.support.verdict == "native" or is_own(one.support.operator):
                     continue
                 key = (one.support.verdict, one.phase, one.support.operator)
                 calls[key] = calls.get(key, 0) + one.calls
@@ -429,6 +432,8 @@ def _kernels(known: Known) -> Iterator[Reason]:
             if call.own:
                 used.setdefault(call.operator, set()).update(call.lines)
     for name, places in used.items():
+        if any(other.startswith(f"{name}::") for other in used):
+            continue  # the definition of a library, one of whose operators the trace has met
         if not any(name == known_name or name.startswith(f"{known_name}::") for known_name in declared):
             yield Reason(
                 level="revise",
@@ -478,10 +483,6 @@ _KINDS: tuple[Callable[[Known], Iterator[Reason]], ...] = (
 def spelt(number: int) -> str:
     """``three``; figures above twelve."""
     return _NUMBERS[number] if number < len(_NUMBERS) else str(number)
-
-
-def _is_own(operator: str) -> bool:
-    return not operator.startswith("aten::")
 
 
 def _lines(calls: Iterable[Any]) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ class Call(Frozen):
     @property
     def own(self) -> bool:
         """Whether the operator is not PyTorch's: a kernel or an extension that the workload brings."""
-        return not self.operator.startswith(("aten::", "prim::", "prims::", "quantized::", "_c10d_functional::"))
+        return is_own(self.operator)
 
 
 class Input(Frozen):
@@ -99,6 +99,11 @@ class Traced(Frozen):
     def operators(self) -> list[str]:
         """Distinct names, in order of first appearance."""
         return list(dict.fromkeys(call.operator for call in self.calls))
+
+
+def is_own(operator: str) -> bool:
+    """Whether an operator is not one that PyTorch brings."""
+    return not operator.startswith(("aten::", "prim::", "prims::", "quantized::", "_c10d_functional::"))
 
 
 def trace(workload: Workload, case: Case, dtype: str, device: str = "neuron") -> Traced:
