@@ -210,7 +210,7 @@ def judge_case(
         losses=_losses(found, subject, reference),
         training_steps=subject.training.steps,
         graphs=subject.graphs.model_dump() if subject.graphs else None,
-        paths=paths.summarise(subject),
+        paths=paths.summarise(subject, requirements),
         timing=timing.summarise(subject, found.self_tests.get(cell.id), not findings, requirements.timing),
     )
     return result, judged
