@@ -11,12 +11,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shakedown.readiness import evidence
+from shakedown.readiness import evidence, targets
 from shakedown.readiness.evidence import PathRow
 from shakedown.readiness.judge import graphs as judge
 from shakedown.readiness.judge.results import Cell, Finding, Outcome
 from shakedown.readiness.observe import graphs
 from shakedown.readiness.requirements import CaseDemand, Demanded, Requirements
+
+from . import tiny
+from .stepping import Training
 
 HERE = (Path(__file__),)
 BACKENDS = {"cpu": "aot_eager", "neuron": "neuron"}
@@ -441,6 +444,30 @@ def test_a_backend_that_fails_is_not_a_graph_break(watch: graphs.Watch) -> None:
     (problem,) = judge.problems(record, [])
     assert (problem.kind, problem.cause, problem.count) == ("lowering", "backend failure", 2)
     assert "no program for this graph" in problem.text
+
+
+@both
+def test_a_training_workload_is_whole(device: str, tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    target = targets.get(device)
+    training = Training(tiny, target)
+    with graphs.Watch((Path(tiny.__file__),), lambda: targets.wait(target)) as watch:
+        training.forward = watch.calls(
+            torch.compile(tiny.forward, backend=watch.backend(target.backend), dynamic=False)
+        )
+        losses = [training.step() for _ in range(3)]
+        with watch.step() as observed:
+            training.step(observed)
+        record = watch.case()
+    assert losses[2] < losses[0]
+    assert record.captured == 1
+    assert record.regions is not None
+    assert (record.regions.graph_runs, record.regions.backward_runs) == (1, 1)
+    assert record.regions.outside == {}
+    assert [(row.shapes, row.calls) for row in record.shapes] == [("ids 2x4, labels 2x4", 4)]
+    assert judged(tmp_path, {"2x4": record}) == []
+    model, batch = training.model, {name: value.to(training.device) for name, value in training.batch.items()}
+    assert graphs.full_graph(tiny.forward, (model, batch), target.backend).passes
 
 
 # --- expectations, absence ----------------------------------------------------------------------------------------------

@@ -69,6 +69,8 @@ class Observed(TorchDispatchMode):
             self._seconds += time.perf_counter() - start
             self._phase = ""
 
+    phase = span  # what other observers of a step call it
+
     def run(self, compiled: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """Run a compiled graph, and be told when its backward graph runs."""
         self._graph_runs += 1
