@@ -40,8 +40,22 @@ def place(model, x, device: str = "cuda"):  #! cuda-device
 
 def load(**options):
     return options
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.arange(4)
+
+    def forward(self, x):
+        a = torch.arange(4)  #! factory-without-device
+        b = torch.arange(4, device=x.device)
+        c = torch.zeros(2, 2).to(x)
+        d = torch.ones(2)
+        d = d.to(x.device)
+        return x + a + b + c + d, x.new_zeros(2), torch.tensor(0.5)
 ''',
-    "torch.cuda": '''
+    "torch.cuda": """
 import os
 import torch
 from torch import cuda
@@ -94,8 +108,8 @@ def measure(loss, x):
 
 def mine(cuda):
     return cuda.synchronize()
-''',
-    "packages": '''
+""",
+    "packages": """
 from __future__ import annotations
 from typing import TYPE_CHECKING
 import apex  #! package-apex
@@ -131,8 +145,8 @@ def go():
 
     xm.mark_step()  #! xla-call
     torch_neuronx.trace(go, ())  #! neuron-trace
-''',
-    "kernels": '''
+""",
+    "kernels": """
 import ctypes
 import torch
 from torch.autograd import Function
@@ -170,8 +184,8 @@ def use(x):
     torch.ops.aten.add(x, x)
     torch.ops.theirs.norm(x)  #! custom-op-call
     return torch.ops.mine.scale(x)  #! custom-op-call
-''',
-    "numbers": '''
+""",
+    "numbers": """
 import math
 import numpy as np
 import torch
@@ -220,8 +234,8 @@ class Table(nn.Module):
         w = torch.linalg.svd(x)  #! host-linear-algebra
         j = torch.autograd.functional.jvp(torch.sin, x)  #! forward-ad
         return y
-''',
-    "the host waits": '''
+""",
+    "the host waits": """
 import logging
 import math
 import torch
@@ -256,9 +270,9 @@ class Net(nn.Module):
         z = y[:n]  #! shape-read-slice
         z = y[:count] + y[: y.shape[0] // 2].sum() + y[None, :, 0].mean()
         for _ in range(n):  #! data-loop
-            z = z + torch.arange(n).sum()  #! shape-read-size
+            z = z + torch.arange(n, device=x.device).sum()  #! shape-read-size
         for _ in range(count):
-            z = z + torch.zeros(y.shape[0]).sum()
+            z = z + torch.zeros(y.shape[0], device=x.device).sum()
         w = y[y > 0]  #! shape-mask-index
         y[y > 9] = 9.0  #! shape-mask-index
         i = torch.nonzero(y), torch.where(y > 0), y.nonzero()  #! shape-nonzero, shape-where, shape-nonzero
@@ -290,8 +304,8 @@ def not_a_tensor(width):
     best = np.mean([1, 2]).item()
     rows = np.unique(np.arange(width)).tolist()
     return [1, 2][: int(best)] if width > 2 else rows
-''',
-    "processes and compiling": '''
+""",
+    "processes and compiling": """
 import functools
 import multiprocessing as mp
 import os
@@ -324,5 +338,5 @@ def main(model):
         model = model.module
     model = torch.nn.DataParallel(model)  #! data-parallel
     return FSDP(model)  #! fsdp-1
-''',
+""",
 }

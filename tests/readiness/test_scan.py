@@ -364,3 +364,37 @@ def test_documents_survive_writing_and_reading(tmp_path: Path) -> None:
     result = scanned(tmp_path, SOURCES["kernels"])
     evidence.write(result, tmp_path / "scan.json")
     assert evidence.read(scan.Scan, tmp_path / "scan.json") == result
+
+
+SCRIPT = """
+import torch
+model = torch.nn.Linear(2, 2)
+for batch in something():
+    loss = model.compute(batch)
+    print(loss)
+    loss.backward()
+"""
+OPTIMIZER = """
+import torch
+class Mine(torch.optim.Optimizer):
+    def step(self, closure=None):
+        for group in self.param_groups:
+            self.one(group)
+    def one(self, group):
+        return group["norm"].item()
+"""
+
+
+def test_scripts_and_optimizers_are_in_a_phase_as_well(tmp_path: Path) -> None:
+    (printed,) = scanned(tmp_path, SCRIPT).hits
+    assert (printed.rule, printed.phase, printed.severity) == ("host-print", "training loop", "costs time")
+    (read,) = scanned(tmp_path, OPTIMIZER).hits
+    assert (read.rule, read.phase, read.in_step, read.detail) == ("host-item", "optimizer", True, "if this is a tensor")
+
+
+def test_a_workload_that_cannot_be_read_is_bad_input(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def forward(:\n")
+    done = run.invoke(cli.app, ["scan", str(file), "--json"])
+    assert done.exit_code == 2
+    assert "cannot be scanned: it is not Python" in json.loads(done.stdout)["error"]

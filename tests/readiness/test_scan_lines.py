@@ -59,7 +59,7 @@ class Net(nn.Module):
         ), torch.zeros(
             1,
             device="cpu" if self.training else "cuda",  #: ran
-        )
+        ) + torch.zeros(1)  #: ran
 
 
 def build_model():
@@ -227,6 +227,8 @@ def test_a_device_in_a_line_that_ran_is_a_finding_of_the_cell_where_it_ran(tmp_p
     devices = {
         int(finding.text.split(":")[1]): finding.cell for finding in found if finding.word == "hard-coded-device"
     }
+    (made,) = [finding for finding in found if finding.word == "made-without-device"]
+    assert (made.cell, made.fails) == ("reference-float32", False)
     ran = [line for line, what in said(MINE).items() if what == "ran"]
     text = MINE.splitlines()
     assert devices == {
@@ -234,7 +236,7 @@ def test_a_device_in_a_line_that_ran_is_a_finding_of_the_cell_where_it_ran(tmp_p
         for line in ran
         if "cuda" in text[line - 1]
     }
-    assert {finding.word for finding in found} == {"hard-coded-device", "kernel-undeclared"}
+    assert {finding.word for finding in found} == {"hard-coded-device", "made-without-device", "kernel-undeclared"}
     assert not any(finding.fails for finding in found)
     assert "write" in found[0].text
 

@@ -20,6 +20,7 @@ from .results import Cell, Finding
 FILE = "scan.json"
 RECORD = "lines.json"
 SNAPSHOT = "snapshot"  # the process that builds the model and the batches
+WITHOUT_DEVICE = "factory-without-device"  # the one rule of its kind that names no device
 
 
 def findings(root: Path, cells: list[Cell], requirements: Requirements) -> list[Finding]:
@@ -54,7 +55,8 @@ def devices(scan: Scan, records: dict[str, Lines]) -> list[Finding]:
         if where is not None:
             instead = scan.rules[hit.rule].instead
             text = f"{hit.where} ran ({hit.phase}): `{hit.text}`; write {instead}"
-            found.append(Finding(word="hard-coded-device", cell=where, text=text, fails=False))
+            word = "made-without-device" if hit.rule == WITHOUT_DEVICE else "hard-coded-device"
+            found.append(Finding(word=word, cell=where, text=text, fails=False))
     unknown = sum(ran(hit, scan, records.values()) == "unknown" for hit in named)
     if unknown:
         text = f"whether {unknown} places that name a device ran is unknown: the file changed, or its import was not recorded"

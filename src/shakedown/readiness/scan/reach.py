@@ -7,15 +7,23 @@ from collections.abc import Iterable
 from .project import Project
 from .results import Phase
 
-ORDER: tuple[Phase, ...] = ("forward", "backward", "training loop", "make_batch", "build_model", "build_optimizer")
-IN_STEP: tuple[Phase, ...] = ("forward", "backward")
+ORDER: tuple[Phase, ...] = (
+    "forward",
+    "backward",
+    "optimizer",
+    "training loop",
+    "make_batch",
+    "build_model",
+    "build_optimizer",
+)
+IN_STEP: tuple[Phase, ...] = ("forward", "backward", "optimizer")
 ON_HOST: tuple[Phase, ...] = ("make_batch", "build_model", "build_optimizer", "import")
 _LOOP_METHODS = {"training_step", "train_step", "compute_loss"}  # what trainers call once per step
 
 
 def roots(project: Project) -> dict[Phase, set[str]]:
     """Where each phase begins: the protocol's functions, ``forward`` of every module, ``backward`` of every operator,
-    and whatever a loop with a ``backward()`` in it calls.
+    ``step`` of every optimizer, and whatever a loop with a ``backward()`` in it calls.
     """
     found: dict[Phase, set[str]] = {phase: set() for phase in ORDER}
     for module in project.modules.values():
@@ -31,6 +39,8 @@ def roots(project: Project) -> dict[Phase, set[str]]:
             if project.is_function(klass):
                 found["forward"] |= {f"{klass.key}.forward"} & _keys(klass.key, klass.methods)
                 found["backward"] |= {f"{klass.key}.backward"} & _keys(klass.key, klass.methods)
+            if any(base.startswith("torch.optim.") for base in project.bases(klass)):
+                found["optimizer"] |= {f"{klass.key}.step"} & _keys(klass.key, klass.methods)
     found["training loop"] |= project.in_loops
     return found
 

@@ -35,7 +35,15 @@ Kind = Literal[
 ]
 # The first that applies, in this order. "import" is module level; "elsewhere" was reached from nothing that is known.
 Phase = Literal[
-    "forward", "backward", "training loop", "make_batch", "build_model", "build_optimizer", "import", "elsewhere"
+    "forward",
+    "backward",
+    "optimizer",
+    "training loop",
+    "make_batch",
+    "build_model",
+    "build_optimizer",
+    "import",
+    "elsewhere",
 ]
 Ran = Literal["ran", "did not run", "unknown", "not run"]
 

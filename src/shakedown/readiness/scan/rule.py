@@ -41,6 +41,7 @@ class Rule:
 
     ``on_device``: the place matters only where tensors are on the device, so it is not reported in the functions that
     the trial runs on the host (``make_batch``, ``build_model``) and is a note where it is not known who calls it.
+    ``only_in_step``: it is right anywhere but in the forward and backward pass.
     """
 
     id: str
@@ -57,7 +58,7 @@ class Rule:
     nodes: tuple[type[ast.AST], ...] = ()
     check: Check = always
     on_device: bool = False
-    kernel: bool = False
+    only_in_step: bool = False
 
     def text(self) -> RuleText:
         """The rule in words, for documents."""

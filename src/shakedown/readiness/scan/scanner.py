@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 from pathlib import Path
 
-from ..errors import BadInput
+from ..errors import BadInput, WorkloadError
 from ..workload import Source
 from . import effort, reach
 from .project import Project
@@ -27,7 +27,10 @@ def _silent(what: str, share: float) -> None:
 
 
 def scan(source: Source, progress: Progress = _silent) -> Scan:
-    """Scan a workload file and whatever it imports inside its own repository. Imports and runs none of it."""
+    """Scan a workload file and whatever it imports inside its own repository. Imports and runs none of it.
+
+    Raises :class:`WorkloadError` when the workload file itself cannot be read.
+    """
     root = root_of(source.path)
     project = Project(root, Finder(root, source.path.parent))
     skipped: list[Skipped] = []
@@ -38,6 +41,8 @@ def scan(source: Source, progress: Progress = _silent) -> Scan:
         progress(path.name, 0.0)
         module = parse(path, root)
         if isinstance(module, Skipped):
+            if path == source.path:
+                raise WorkloadError(f"the workload {source.path} cannot be scanned: it {module.reason}")
             skipped.append(module)
             continue
         project.add(module)
@@ -140,7 +145,7 @@ def _hits(module: Module, found: list[Found], known: dict[str, Phase]) -> list[t
             line = node.func.end_lineno or line
             column = (node.func.end_col_offset or column) - len(node.func.attr) + 1
         phase = reach.phase_of(match.key, known, match.in_loop)
-        if rule.on_device and phase in reach.ON_HOST:
+        if (rule.on_device and phase in reach.ON_HOST) or (rule.only_in_step and phase not in reach.IN_STEP):
             continue
         severity: Severity = match.match.severity or rule.severity
         detail = match.match.detail

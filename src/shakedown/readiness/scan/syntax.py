@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+MOVES = {"to", "type_as", "cuda", "neuron"}  # methods that put a tensor on another tensor's device
 _EMPTY = {"ctx", "op", "ops"}
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -36,11 +37,12 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 @dataclass
 class Inside:
-    """What a module or function binds itself. ``backward``: variables that ``backward()`` is called on."""
+    """What a module or function binds itself. ``backward``: variables that ``backward()`` is called on; ``moved``: ``to()``."""
 
     imports: list[ast.Import | ast.ImportFrom] = field(default_factory=list)
     assigned: set[str] = field(default_factory=set)
     backward: set[str] = field(default_factory=set)
+    moved: set[str] = field(default_factory=set)
 
 
 def look_inside(node: ast.AST) -> Inside:
@@ -56,6 +58,8 @@ def look_inside(node: ast.AST) -> Inside:
             declared |= set(inner.names)
         elif isinstance(inner, ast.Attribute) and inner.attr == "backward" and isinstance(inner.value, ast.Name):
             inside.backward.add(inner.value.id)
+        elif isinstance(inner, ast.Attribute) and inner.attr in MOVES and isinstance(inner.value, ast.Name):
+            inside.moved.add(inner.value.id)
     inside.imports.reverse()  # in the order of the text: the last import of a name counts
     inside.assigned -= declared
     return inside

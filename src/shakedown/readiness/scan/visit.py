@@ -29,6 +29,9 @@ class Scope:
     kinds: dict[str, Kind] = field(default_factory=dict)
     owner: str = ""  # the class that `self` belongs to
     self_name: str = ""
+    proven: set[str] = field(
+        default_factory=set
+    )  # variables that backward() is called on: tensors wherever they come from
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,12 @@ class View:
         """The syntax node around the one that is looked at."""
         return self.above[-distance] if len(self.above) >= distance else None
 
+    def moved(self) -> bool:
+        """Whether the value that is made here is assigned to a variable that is moved to a device in the same function."""
+        assigned = next((node for node in reversed(self.above) if isinstance(node, ast.Assign)), None)
+        names = {target.id for target in assigned.targets if isinstance(target, ast.Name)} if assigned else set()
+        return bool(names & self._inside(self.scopes[-1].node).moved)
+
     def claim(self, node: ast.AST | None) -> None:
         """Keep more general rules away from `node` and everything in it."""
         if node is not None:
@@ -159,7 +168,9 @@ class View:
     def run(self) -> list[Found]:
         """Walk the whole module."""
         self.scopes = [Scope(local(self.module.name), self.module.tree, dict(self.module.top))]
-        self._bind_imports(self._inside(self.module.tree), self.scopes[0])
+        inside = self._inside(self.module.tree)
+        self._bind_imports(inside, self.scopes[0])
+        self._prove(inside, self.scopes[0])
         self._body(self.module.tree.body)
         top = self.scopes[0].kinds
         self.project.variables |= {local(self.module.name, name): kind for name, kind in top.items()}
@@ -170,6 +181,12 @@ class View:
         for statement in inside.imports:
             for name, target in import_bindings(statement, finder, self.module.path, root):
                 scope.names[name] = self.project.canonical(target)
+
+    def _prove(self, inside: Inside, scope: Scope) -> None:
+        scope.proven = inside.backward
+        for name in inside.backward:
+            if scope.kinds.get(name, "unknown") == "unknown":
+                scope.kinds[name] = "tensor"
 
     def _inside(self, node: ast.AST) -> Inside:
         """What `node` binds; the walks over a module share the answer."""
@@ -309,8 +326,7 @@ class View:
         for argument in (*every, *(a for a in (arguments.vararg, arguments.kwarg) if a)):
             scope.names[argument.arg] = _OPAQUE
         scope.kinds = self.project.parameters(scope.key, node, self)
-        for name in inside.backward:  # whatever backward() is called on is a tensor
-            scope.kinds.setdefault(name, "tensor")
+        self._prove(inside, scope)
         loop, self._in_loop = self._in_loop, 0
         self.scopes.append(scope)
         self._body(node.body)
@@ -408,7 +424,7 @@ class View:
     def _bind(self, target: ast.AST, kind: Kind, value: ast.expr | None) -> None:
         scope = self.scopes[-1]
         if isinstance(target, ast.Name):
-            scope.kinds[target.id] = kind
+            scope.kinds[target.id] = "tensor" if kind == "unknown" and target.id in scope.proven else kind
             full = self.dotted(value) if value is not None else None
             if full and not scope.names.get(target.id):  # `dev = torch.cuda`
                 scope.names[target.id] = full

@@ -141,7 +141,7 @@ def parse(path: Path, root: Path) -> Module | Skipped:
     try:
         content = path.read_bytes()
         if len(content) > LARGEST:
-            return Skipped(path=name, reason=f"{len(content):,} bytes, more than a person writes; not read")
+            return Skipped(path=name, reason=f"has {len(content):,} bytes, more than a person writes")
         encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
         text = content.decode(encoding)
         with warnings.catch_warnings():

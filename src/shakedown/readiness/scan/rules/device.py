@@ -7,6 +7,7 @@ import re
 
 from ..kinds import keyword, literal
 from ..rule import Check, Match, Rule
+from ..syntax import MOVES
 from ..visit import CUDA_TESTS, View
 
 ACCELERATOR = "PyTorch documentation, torch.accelerator; AWS article on TorchNeuron 2.33: such code works unchanged"
@@ -96,6 +97,34 @@ def _cuda_type(node: ast.AST, view: View) -> Match | None:
     return Match(detail=value) if isinstance(value, str) and re.fullmatch(r"torch\.cuda\.\w+Tensor", value) else None
 
 
+_FACTORIES = (
+    "arange",
+    "zeros",
+    "ones",
+    "full",
+    "empty",
+    "eye",
+    "linspace",
+    "rand",
+    "randn",
+    "randint",
+)
+
+
+def _factory(node: ast.AST, view: View) -> Match | None:
+    """A tensor that is made without a device, and not moved where it is made."""
+    call = view.call_of(node)
+    if call is None or any(k.arg in ("device", "out", None) for k in call.keywords) or view.moved():
+        return None
+    for distance in range(2, len(view.above)):
+        above = view.parent(distance)
+        if isinstance(above, ast.Attribute) and above.attr in MOVES:
+            return None
+        if not isinstance(above, (ast.Attribute, ast.Call, ast.Subscript, ast.BinOp, ast.UnaryOp, ast.keyword)):
+            break
+    return Match()
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         id="cuda-device",
@@ -179,6 +208,19 @@ RULES: tuple[Rule, ...] = (
         instead='map_location="cpu", and then move the module',
         nodes=(ast.Call,),
         check=_map_location,
+    ),
+    Rule(
+        id="factory-without-device",
+        kind="device",
+        severity="changes needed",
+        effort="trivial",
+        looks_for="torch.arange, zeros, ones... in the step without device=, and not moved where they are made",
+        why="They are made on the CPU: mixing them with tensors of the device raises.",
+        source="torch-neuronx development snapshot: a CPU tensor among device tensors raises, zero-dimensional ones do not",
+        instead="device=x.device, or torch.zeros_like and its companions",
+        names=tuple(f"torch.{name}" for name in _FACTORIES),
+        check=_factory,
+        only_in_step=True,
     ),
     Rule(
         id="device-map",

@@ -40,7 +40,6 @@ def package(
         instead=instead,
         imports=modules,
         check=_package if kernels else _plain,
-        kernel=kernels,
     )
 
 
@@ -139,7 +138,6 @@ NATIVE_SOURCE = Rule(
     why="They are compiled for NVIDIA or AMD hardware.",
     source=KERNELS,
     instead="plain PyTorch, or a kernel in NKI with its own backward",
-    kernel=True,
 )
 RULES: tuple[Rule, ...] = (
     *PACKAGES,
@@ -157,7 +155,6 @@ RULES: tuple[Rule, ...] = (
             for name in ("load", "load_inline", "CUDAExtension", "CppExtension", "SyclExtension")
         ),
         check=_first_text,
-        kernel=True,
     ),
     Rule(
         id="native-library",
@@ -173,7 +170,6 @@ RULES: tuple[Rule, ...] = (
             "ctypes.PyDLL", "ctypes.WinDLL",
         ),
         check=_first_text,
-        kernel=True,
     ),
     Rule(
         id="custom-op-definition",
@@ -187,7 +183,6 @@ RULES: tuple[Rule, ...] = (
         instead="register a CompositeImplicitAutograd implementation, a fake kernel and a backward; declare it in [[kernels]]",
         names=("torch.library.custom_op", "torch.library.Library", "torch.library.define", "torch.library.impl"),
         check=_decorated,
-        kernel=True,
     ),
     Rule(
         id="kernel-function",
@@ -203,7 +198,6 @@ RULES: tuple[Rule, ...] = (
             "cupy.RawKernel", "cupy.RawModule", "cupy.ElementwiseKernel", "torch.cuda._compile_kernel",
         ),
         check=_decorated,
-        kernel=True,
     ),
     Rule(
         id="nki-kernel",
@@ -217,7 +211,6 @@ RULES: tuple[Rule, ...] = (
         instead="declare each in [[kernels]] with owner and fallback",
         names=("nki.jit", "neuronxcc.nki.jit", "torch_neuronx.nki_op", "torch_neuronx.wrap_nki"),
         check=_decorated,
-        kernel=True,
     ),
     Rule(
         id="autograd-function",
@@ -231,7 +224,6 @@ RULES: tuple[Rule, ...] = (
         instead="torch.autograd.gradcheck in float64 on the CPU; declare it in [[kernels]] if it replaces a kernel",
         nodes=(ast.ClassDef,),
         check=_autograd_function,
-        kernel=True,
     ),
     Rule(
         id="custom-op-call",
@@ -244,7 +236,6 @@ RULES: tuple[Rule, ...] = (
         instead="plain PyTorch, or the extension's own implementation for the device",
         names=("torch.ops.*",),
         check=_custom_op,
-        kernel=True,
     ),
     package("torch-xla", ("torch_xla",), "PyTorch/XLA, which the older Neuron product is built on",
             "the native device: no torch_xla import at all", "medium", "blocks", "legacy", kernels=False,
