@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -314,7 +315,7 @@ def test_requirements_of_the_package_that_are_not_met(monkeypatch: pytest.Monkey
     wants = ("torch<2", "no-such-thing>=1", "numpy", "jax<0 ; python_version < '3'", "scipy ; extra == 'all'")
     monkeypatch.syspath_prepend(installed.native(tmp_path, requires=wants))
     assert installation.unmet("torch-neuronx") == [
-        f"torch-neuronx needs torch<2, and {torch.__version__} is installed",
+        f"torch-neuronx needs torch<2, and {metadata.version('torch')} is installed",
         "torch-neuronx needs no-such-thing, which is not installed",
     ]
     assert installation.unmet("not-there-at-all") == []

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from shakedown import cli
-from shakedown.readiness import requirements, targets, workload
+from shakedown.readiness import requirements, scan, targets, workload
 from shakedown.readiness.errors import BadInput
 from shakedown.readiness.evidence import Fact, Family, Identity, Installation, Probe
 from shakedown.readiness.observe import identity, machine
@@ -77,8 +77,9 @@ def judged(
     assert whole.identity is not None
     probe, device = answer or (Probe(identity=whole.identity, opened=True), whole.device)
     locked = requirements.load(demand(folder, text))
-    source = workload.resolve(str(TINY))
-    return preflight.judge(asked, source, locked, probe, device, found or whole.operators)
+    source = workload.resolve(str(asked.workload))
+    own = scan.scan(source)
+    return preflight.judge(asked, source, locked, probe, device, found or whole.operators, own)
 
 
 def codes(found: Preflight) -> list[int]:
@@ -422,6 +423,19 @@ def test_kernels_are_looked_for_where_none_were_declared() -> None:
     assert state(answered, [], ("mylib::flash.default",)) == "triggered"
     assert state(answered, [kernel], ()) == "triggered"
     assert state(planned, [kernel], ("mylib::flash.default",)) == "answered"
+
+
+def test_what_its_source_says_is_on_the_page_and_kernels_in_it_stop(whole: Preflight, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    lines = "import triton\n\n@triton.jit\ndef twice(x):\n    return x\n\n"
+    file.write_text(lines + TINY.read_text().replace("logits = model(", "model.cuda()\n    logits = model("))
+    found = judged(whole, tmp_path, workload=str(file))
+    assert (found.exit_code, codes(found)) == (15, [15])
+    assert "hand-written kernels: answered `none`, but the workload has " in found.reasons[0].text
+    page = preflight_page.markdown(found)
+    cuda = next(hit for hit in found.scan.hits if ".cuda()" in hit.text)
+    assert f"| {cuda.where} | {cuda.severity} |" in page
+    assert "nothing was found" in preflight_page.markdown(whole)
 
 
 # --- 2: bad input -----------------------------------------------------------------------------------------------------

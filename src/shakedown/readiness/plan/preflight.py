@@ -19,6 +19,8 @@ from .. import requirements, targets, workload
 from ..errors import BadInput
 from ..evidence.files import Frozen
 from ..evidence.identity import Identity, Probe
+from ..scan import Scan
+from ..scan import scan as scan_source
 from . import baseline as documented_baseline
 from . import child
 from .baseline import Deviation, Disagreement, RouteReport, Source
@@ -98,6 +100,7 @@ class Preflight(Frozen):
     route: RouteReport | None
     device: DeviceReport
     operators: Operators
+    scan: Scan
     rollback: Rollback
     stop_conditions: list[StopCondition]
     reasons: list[Reason]
@@ -141,8 +144,10 @@ def run(request: Request, progress: Callable[[str], None] = lambda what: None) -
     probe, device = ask_device(request, source)
     progress("following one training step without running it")
     found = ask_operators(request, demand, source, probe)
+    progress("reading the workload's own source")
+    own = scan_source(source)
     progress("comparing with the documented baseline")
-    return judge(request, source, demand, probe, device, found)
+    return judge(request, source, demand, probe, device, found, own)
 
 
 def ask_device(request: Request, source: workload.Source) -> tuple[Probe | None, DeviceReport]:
@@ -192,6 +197,7 @@ def judge(
     probe: Probe | None,
     device: DeviceReport,
     found: Operators,
+    own: Scan,
 ) -> Preflight:
     """Everything that follows from the answers; asks nothing."""
     matrix = documented_baseline.matrix()
@@ -199,7 +205,10 @@ def judge(
     identity = probe.identity if probe is not None else None
     compared = applies and identity is not None
     documented = sorted({package.torch for package in matrix.package}) if applies else []
-    answers = conditions(demand.operation, demand.kernels, found.own, documented)
+    # A note of the scan (an autograd function of plain PyTorch) is for the reviewer and nothing that stops.
+    seen = [hit.kernel for hit in own.hits if hit.kernel and hit.severity != "note"]
+    kernels = dict.fromkeys([*found.own, *seen])
+    answers = conditions(demand.operation, demand.kernels, tuple(kernels), documented)
     rollback = _rollback(demand.operation.rollback)
     deviations = documented_baseline.deviations(identity, matrix) if compared and identity is not None else []
     route = documented_baseline.route(identity, matrix) if compared and identity is not None else None
@@ -227,6 +236,7 @@ def judge(
         route=route,
         device=device,
         operators=found,
+        scan=own,
         rollback=rollback,
         stop_conditions=answers,
         reasons=sorted(reasons, key=lambda reason: reason.code),

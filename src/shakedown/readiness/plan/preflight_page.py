@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..scan import SEVERITIES, Scan
 from .operators import Operators
 from .preflight import MEANING, Code, Preflight
 
@@ -28,6 +29,7 @@ def markdown(found: Preflight) -> str:
         ("Departures from the documented baseline", _deviations(found)),
         ("Way of installing", _route(found)),
         ("Operators of one training step", _operators(found.operators)),
+        ("The workload's own source", _source(found.scan)),
         ("Rollback", _rollback(found)),
         ("Stop conditions", _stops(found)),
         ("Identity", _identity(found)),
@@ -134,6 +136,18 @@ def _operators(operators: Operators) -> list[str]:
         lines += ["", f"Operators that are not PyTorch's: {', '.join(operators.own)}."]
     if operators.stops:
         lines += ["", "The list is incomplete:", "", *(f"- {_text(stop)}" for stop in operators.stops)]
+    return lines
+
+
+def _source(scan: Scan) -> list[str]:
+    counts = ", ".join(f"{scan.count(severity)} {severity}" for severity in SEVERITIES if scan.count(severity))
+    lines = [f"{len(scan.files)} files were read and not run: {counts or 'nothing was found'}."]
+    told = [hit for hit in scan.hits if hit.severity != "note"]
+    if told:
+        rows = ((hit.where, hit.severity, hit.text, scan.rules[hit.rule].instead) for hit in told)
+        lines += ["", *_table(("where", "", "source", "instead"), rows), "", "`shakedown scan` explains each."]
+    if scan.skipped:
+        lines += ["", "Not read:", "", *(f"- {_text(s.path)}: {_text(s.reason)}" for s in scan.skipped)]
     return lines
 
 

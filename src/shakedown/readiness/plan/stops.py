@@ -30,7 +30,7 @@ def conditions(
 ) -> list[StopCondition]:
     """The three conditions.
 
-    `own` are operators that were found in the workload and are not PyTorch's, `torch` the PyTorch versions that the target
+    `own` are kernels that were found in the workload, in its step or in its source, `torch` the PyTorch versions that the target
     is documented for (empty: any).
     """
     return [
@@ -56,8 +56,8 @@ def _kernels(answer: str, kernels: list[Kernel], own: tuple[str, ...]) -> StopCo
         names = ", ".join(kernel.name for kernel in kernels)
         return state("triggered", f"answered `{answer}`, but the requirements declare {names}; name the plan instead")
     if undeclared:
-        return state("triggered", f"answered `{answer}`, but a step calls {', '.join(undeclared)}")
-    return state("clear", "none declared, and none in the operators of a step")
+        return state("triggered", f"answered `{answer}`, but the workload has {', '.join(undeclared)}")
+    return state("clear", "none declared, and none found in the step or in the source")
 
 
 def _covers(kernel: str, operator: str) -> bool:
