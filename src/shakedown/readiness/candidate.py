@@ -2,9 +2,9 @@
 evidence.
 
 Each case starts again from the snapshot. Its steps are, in this order: k steps whose tensors are kept (the first one is
-also the *first step* of the timing, phase by phase), a few in which adaptive eager finds its programs, one whose operators
-are counted and one whose operators are timed with the lines that call them, a few steps timed phase by phase, one that
-reads the loss, and the timed steps. Copying tensors and watching operators never happen inside a timed span, except for
+also the *first step* of the timing, phase by phase), a few more and one whose loss is read; in adaptive eager, steps until
+its programs are compiled; one whose operators are counted; those that :mod:`.looks` takes a closer look at; a few timed
+phase by phase; and the timed steps. Copying tensors and watching operators never happen inside a timed span, except for
 the embedded device's own counters, which are always on.
 """
 
@@ -23,12 +23,15 @@ from torch import Tensor
 from . import evidence, requirements, snapshot, targets, variations, workload
 from .errors import WorkloadError
 from .evidence.failure import Failure
+from .evidence.lines import Lines
+from .looks import Looks, trace_cases, whole_graph
 from .observe import graphs, identity, numerics, paths, timing
+from .probe import task
 from .step import Span, Stepper
 from .worker import Job
 
 PHASE_STEPS = 5
-SETTLE_STEPS = 6  # adaptive eager sees a segment twice before it compiles it; all modes make as many steps
+MORE_STEPS = 6  # before the loss is read again
 _SELF_TEST_SIDE = 256  # a product of this side costs far more than the call that asks for it
 _SELF_TEST_SECONDS = 0.008  # long against reading a value back, short against a stranger's turn on the processor
 
@@ -64,15 +67,24 @@ class Candidate:
         moved = {name: value.detach() for name, value in self.stepper.model.state_dict().items()}
         self.moved_exactly = snapshot.hash_tensors(moved) == snapshot.hash_tensors(self.restored.weights)
         self.observer = paths.recorder(self.target)
+        self.lines: Lines | None = None
+        self.graphs: graphs.Watch | None = None
         if job.mode == "compiled":
             # Compiled: forward pass and loss, with the backward pass that belongs to them. The optimizer stays outside.
-            self.stepper.forward = torch.compile(self.workload.forward, backend=self.target.backend, dynamic=False)
+            self.graphs = graphs.Watch((job.source.path.parent,), self.wait).start()
+            backend = self.graphs.backend(self.target.backend)
+            self.stepper.forward = self.graphs.calls(
+                torch.compile(self.workload.forward, backend=backend, dynamic=False)
+            )
 
     def run(self) -> bool:
         """The timer's self-test, then all cases in order, each written at once. False when a case failed.
 
         An exception ends its case and not the process: a shape that does not fit says nothing about the others.
         """
+        if self.job.kind == "trace":
+            trace_cases(self)
+            return True
         evidence.write(self.self_test(), self.job.path("evidence", self.job.cell, "self-test.json"))
         seen: dict[str, int] = {}
         well = True
@@ -90,6 +102,8 @@ class Candidate:
                     Failure(case=numbered, error=type(error).__name__, message=str(error)[:2000]),
                     self.job.path("evidence", self.job.cell, f"{numbered}.failure.json"),
                 )
+        if self.graphs is not None and self.job.kind == "sequence":
+            whole_graph(self, self.job.cases[0])
         return well
 
     def wait(self) -> None:
@@ -139,29 +153,47 @@ class Candidate:
             if number == 1:
                 first_step, first_load = watch.seconds, load.cores()
             capture.weights(number, stepper.model, stepper.optimizer)
-        for batch in itertools.islice(itertools.cycle(batches), SETTLE_STEPS):
+        for batch in itertools.islice(itertools.cycle(batches), MORE_STEPS):
             stepper.step(batch, observer.phase)
             self.wait()
-        with observer.step() as later_rows:
-            stepper.step(batches[0], observer.phase, log=self.logs)
-            self.wait()
-        phases = self.phases(batches)
-        # Before the timed steps, whose number depends on speed: this loss is after as many steps on every device.
+        # Before steps whose number depends on speed or mode: this loss is after as many steps on every device.
         last: list[Tensor] = []
         stepper.step(
             batches[0], observer.phase, lambda outputs, loss: last.extend([] if loss is None else [loss.detach()])
         )
         first_loss = capture.tensors.get("step1/loss/loss")
         training = evidence.Training(
-            steps=len(batches) + SETTLE_STEPS + 1 + PHASE_STEPS,
+            steps=len(batches) + MORE_STEPS,
             first_loss=None if first_loss is None else evidence.finite(float(first_loss)),
             last_loss=evidence.finite(float(last[0].float().cpu())) if last else None,
         )
+        looks = Looks(self, name, batches)
+        looks.settle()
+        with observer.step() as later_rows:
+            stepper.step(batches[0], observer.phase, log=self.logs)
+            self.wait()
+        looks.closer()
+        phases = self.phases(batches)
         later = self.later_steps(batches)
-        timings = evidence.Timings(
-            first_step=first_step, first_step_foreign_cores=first_load, later=later, later_phases=phases
+        self.write(
+            shape,
+            name,
+            capture,
+            paths=evidence.Paths(
+                source=observer.source,
+                first_step=first_rows,
+                later_step=later_rows,
+                reason="" if first_rows is not None else "the first step is timed, and counting would slow it here",
+                later_seconds=later_rows.seconds if observer.free else None,
+                attributed=looks.attributed,
+                attributed_seconds=looks.attributed_seconds,
+                unobservable={str(kind): why for kind, why in observer.unobservable.items()},
+            ),
+            timings=evidence.Timings(
+                first_step=first_step, first_step_foreign_cores=first_load, later=later, later_phases=phases
+            ),
+            training=training,
         )
-        self.write(shape, name, capture, first_rows, later_rows, timings, training)
 
     def phases(self, batches: list[dict[str, Tensor]]) -> dict[str, list[float]]:
         """Seconds of each phase in a few steps, completion awaited after each."""
@@ -224,15 +256,13 @@ class Candidate:
         shape: str,
         name: str,
         capture: numerics.Capture,
-        first_rows: list[evidence.PathRow] | None,
-        later_rows: list[evidence.PathRow],
+        paths: evidence.Paths,
         timings: evidence.Timings,
         training: evidence.Training,
     ) -> None:
         """Write tensors, then the document that refers to them by hash."""
         folder = f"evidence/{self.job.cell}"
         file, digest = numerics.keep_tensors(Path(self.job.root), self.job.cell, capture)
-        reason = "" if first_rows is not None else "the first step is timed, and counting would slow it on this target"
         info = snapshot.read_info(self.job.path("snapshot"))
         evidence.write(
             evidence.Evidence(
@@ -252,15 +282,16 @@ class Candidate:
                 reduction_length=info.reduction_lengths[shape],
                 startup=self.startup,
                 cache=self.cache,
-                paths=evidence.Paths(
-                    source=self.observer.source, first_step=first_rows, later_step=later_rows, reason=reason
-                ),
+                paths=paths,
                 graphs=graphs.capture() if self.job.mode == "compiled" else None,
                 timings=timings,
                 training=training,
             ),
             self.job.path(folder, f"{name}.json"),
         )
+        if function := self.requirements.task.function:
+            beside = self.job.path(folder, f"{name}.task.json")
+            task.keep(self.workload, function, capture.tensors, self.restored.batches[shape], digest, beside)
 
     def self_test(self) -> evidence.SelfTest:
         """Prove that waiting works here, with a chain of matrix products long enough to be seen by the clock."""

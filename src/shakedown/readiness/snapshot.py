@@ -25,7 +25,8 @@ from torch import Tensor, nn
 from . import matrix, requirements, variations
 from . import workload as workload_file
 from .errors import EvidenceError, WorkloadError
-from .evidence import sha256, write_atomic
+from .evidence import sha256, write, write_atomic
+from .observe import lines
 from .worker import Job
 from .workload import Case, Workload
 
@@ -122,17 +123,21 @@ def make_batch(workload: Workload, case: Case, step: int) -> dict[str, Tensor]:
 
 
 def make(job: Job) -> None:
-    """The snapshot process: decide on the cases, make the snapshot, write down what the workload says about itself."""
+    """The snapshot process: decide on the cases, make the snapshot, write down what the workload says about itself, and
+    which of its lines ran meanwhile.
+    """
     demand = requirements.unlock(job.path("requirements.json"))
-    loaded = workload_file.load(job.source)
-    plain = matrix.plain_cases(demand, loaded.cases, job.cases)
-    varied = {}
-    for text in matrix.wanted_variations(demand, plain):
-        case = Case.parse(text)
-        varied[text] = variations.applicable(loaded, case, make_batch(loaded, case, 1))
-    shapes = matrix.Shapes(plain, varied)
-    cases = [Case.parse(text) for text in [*plain, *shapes.runnable()]]
-    create(loaded, cases, demand.numerics.steps, job.path("snapshot"))
+    with lines.record([job.source.path.parent]) as seen:
+        loaded = workload_file.load(job.source)
+        plain = matrix.plain_cases(demand, loaded.cases, job.cases)
+        varied = {}
+        for text in matrix.wanted_variations(demand, plain):
+            case = Case.parse(text)
+            varied[text] = variations.applicable(loaded, case, make_batch(loaded, case, 1))
+        shapes = matrix.Shapes(plain, varied)
+        cases = [Case.parse(text) for text in [*plain, *shapes.runnable()]]
+        create(loaded, cases, demand.numerics.steps, job.path("snapshot"))
+    write(seen.document(), job.path("evidence", "snapshot", "lines.json"))
     declared = {"plain": plain, "varied": varied, "dtypes": list(loaded.dtypes)}
     write_atomic(job.path("logs", "declared.json"), json.dumps(declared).encode())
 

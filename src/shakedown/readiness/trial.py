@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import clock, matrix, record, report, requirements, state, targets, workload
+from . import clock, matrix, record, report, requirements, scan, state, targets, workload
 from .clock import Progress
 from .errors import BadInput, EvidenceError, Interrupted, OutputExists, TrialError, WorkloadError
 from .evidence import Evidence, read, sha256, write, write_atomic
@@ -145,6 +145,7 @@ class Trial:
             self.checked.requirements, self.root / "requirements.json", self.checked.request.requirements
         )
         shutil.copyfile(self.checked.source.path, self.root / "workload.py")
+        write(scan.scan(self.checked.source), self.root / "scan.json")
         self.progress("snapshot", 0.0)
         ended = self._launch("snapshot", "snapshot", cases=self.checked.cases, target=self.checked.target.name)
         if ended.status != "finished":
@@ -153,7 +154,9 @@ class Trial:
         self.snapshot_sha256 = sha256(self.root / "snapshot" / "snapshot.json")
         source, quick = self.checked.source, self.checked.request.quick
         plain, dtypes = declared["plain"], list(self.checked.dtypes or declared["dtypes"])
-        if quick:  # one shape, twice, so that re-use within a process is seen, and one precision, unless others were named
+        if (
+            quick
+        ):  # one shape, twice, so that re-use within a process is seen, and one precision, unless others were named
             plain = plain if self.checked.cases else plain[:1] * 2
             dtypes = dtypes if self.checked.dtypes else dtypes[:1]
         self.begin(
@@ -248,7 +251,8 @@ class Trial:
             mode="eager" if cell.mode == "reference" else cell.mode,
             dtype=cell.dtype,
             cache=cell.cache,
-            trace=cell.kind == "trace",
+            kind=cell.kind,
+            reference=cell.mode == "reference",
         )
 
     def truth(self) -> None:

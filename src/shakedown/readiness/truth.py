@@ -22,6 +22,7 @@ from torch import Tensor
 
 from . import evidence, requirements, snapshot, targets, workload
 from .observe import identity, numerics
+from .probe import task
 from .worker import Job
 
 # Truth is stored in a precision that outresolves the judged one by 2^16 or more.
@@ -35,7 +36,8 @@ def _to_double(batch: dict[str, Tensor]) -> dict[str, Tensor]:
 def recompute(job: Job) -> None:
     """Write the truth of every piece of evidence in ``job.subjects``, under ``evidence/truth/<hash>``."""
     loaded = workload.load(job.source)
-    steps = requirements.unlock(job.path("requirements.json")).numerics.steps
+    demand = requirements.unlock(job.path("requirements.json"))
+    steps = demand.numerics.steps
     restored: dict[str, snapshot.Restored] = {}
     first_steps: dict[tuple[str, str], numerics.Capture] = {}
     for subject in job.subjects:
@@ -51,6 +53,10 @@ def recompute(job: Job) -> None:
         stored = _STORED[seen.dtype]
         save_file({k: v.to(stored) if v.is_floating_point() else v for k, v in capture.tensors.items()}, part)
         part.replace(job.path(file))
+        if demand.task.function:
+            batches = start.batches[seen.case.split("#")[0]]
+            beside = job.path(file).with_suffix(".task.json")
+            task.keep(loaded, demand.task.function, capture.tensors, batches, seen.tensors_sha256, beside)
         evidence.write(
             evidence.Truth(
                 of_tensors_sha256=seen.tensors_sha256,

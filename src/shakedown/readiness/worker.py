@@ -40,7 +40,8 @@ class Job:
     dtype: str = "float32"
     cases: tuple[str, ...] = ()
     cache: str = "none"
-    trace: bool = False  # candidate: record a profile instead of evidence
+    kind: str = "sequence"  # of the cell; see judge.results.Kind
+    reference: bool = False
     subjects: tuple[str, ...] = ()  # truth: evidence files to recompute
 
     @property

@@ -27,3 +27,14 @@ class Lines(Frozen):
     schema_version: str = LINES_SCHEMA
     method: Literal["sys.monitoring", "sys.settrace"]
     files: dict[str, FileLines]
+
+    def merged(self, other: Lines) -> Lines:
+        """Both records in one: a line ran when it ran in either."""
+        files = dict(self.files)
+        for name, theirs in other.files.items():
+            mine = files.get(name)
+            if mine is not None:
+                lines = sorted({*mine.lines, *theirs.lines})
+                theirs = FileLines(sha256=mine.sha256, imported=mine.imported or theirs.imported, lines=lines)
+            files[name] = theirs
+        return Lines(method=self.method, files=files)
