@@ -7,7 +7,6 @@ This is the only file that knows target names. Nothing here imports torch until 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import metadata, util
 from typing import Any, Literal, get_args
 
 from .errors import BadInput
@@ -173,18 +172,15 @@ def family(target: Target) -> Family:
     """Which product answers for the target: ours (rehearsal), AWS's native or legacy package, or none of them.
 
     AWS ships two products under one distribution name: one built on PyTorch/XLA (legacy), one that registers the native
-    device (TorchNeuron). What registered ``torch.neuron`` decides, not the name on the wheel.
+    device (TorchNeuron). What registered ``torch.neuron`` decides, not the name on the wheel (``observe/family.py``).
     """
     if target.name != "neuron":
         return "none"
-    import torch
+    import torch  # noqa: F401  (it registers the device: before, there is nothing to ask)
 
-    module = getattr(getattr(torch, "neuron", None), "__name__", "")
-    if module.startswith("shakedown."):
-        return "rehearsal"
-    if hasattr(torch, "neuron"):
-        return "native"
-    return "legacy" if util.find_spec("torch_xla") and _installed("torch-neuronx") else "none"
+    from .observe import identity
+
+    return identity.product(target).word
 
 
 def observes(target: Target, product: Family) -> dict[Observable, str]:
@@ -227,11 +223,3 @@ def unobservable(target: Target, product: Family) -> dict[Observable, str]:
 
 def _speaker(target: Target) -> str:
     return "torch_neuronx" if target.name == "neuron" else f"PyTorch's {target.backend} backend"
-
-
-def _installed(distribution: str) -> bool:
-    try:
-        metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return False
-    return True

@@ -121,7 +121,7 @@ def masked(name: str, value: str) -> str:
 
 def support_profile(target: targets.Target) -> dict[str, str] | None:
     """Name of the support profile that the embedded device imitated, and the hash of its text; None on other targets."""
-    if targets.family(target) != "rehearsal":
+    if product(target).word != "rehearsal":
         return None
     import torch
 
@@ -256,7 +256,7 @@ def capture(target: targets.Target, workload: Path | None = None) -> dict[str, A
         },
         "also": {
             "device": target.device,
-            "family": targets.family(target),
+            "family": asked.word,
             "family_signs": asked.model_dump(),
             "backend": {fact.name: fact.said for fact in _software(target)},
             "profile": support_profile(target),
