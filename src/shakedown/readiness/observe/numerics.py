@@ -26,20 +26,19 @@ class Capture:
     def keep(self, step: int, role: Role, name: str, value: Tensor) -> None:
         """Copy `value` to the host. Half precisions widen to float32, which changes no value; complex becomes pairs."""
         sparse = value.layout is not torch.strided
-        with torch.no_grad():
-            host = value.cpu()
-            if sparse:
-                host = host.to_dense()
-            if host.is_complex():
-                host = torch.view_as_real(host.resolve_conj())
-            if host.dtype in (torch.bfloat16, torch.float16):
-                host = host.float()
-            elif host.dtype is torch.bool:
-                host = host.to(torch.uint8)
-            # A copy that came from the device is ours; what was on the host already goes on changing with the model.
-            if value.device.type == "cpu":
-                host = host.clone(memory_format=torch.contiguous_format)
-            self.tensors[f"step{step}/{role}/{name}"] = host.contiguous()
+        host = value.detach().cpu()
+        if sparse:
+            host = host.to_dense()
+        if host.is_complex():
+            host = torch.view_as_real(host.resolve_conj())
+        if host.dtype in (torch.bfloat16, torch.float16):
+            host = host.float()
+        elif host.dtype is torch.bool:
+            host = host.to(torch.uint8)
+        # A copy that came from the device is ours; what was on the host already goes on changing with the model.
+        if value.device.type == "cpu":
+            host = host.clone(memory_format=torch.contiguous_format)
+        self.tensors[f"step{step}/{role}/{name}"] = host.contiguous()
         dtype = str(value.dtype).removeprefix("torch.")
         self.infos.append(
             TensorInfo(step=step, role=role, name=name, dtype=dtype, shape=tuple(value.shape), sparse=sparse)
