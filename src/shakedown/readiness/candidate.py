@@ -98,6 +98,8 @@ class Candidate:
             except Exception as error:
                 well = False
                 traceback.print_exc()
+                if self.graphs is not None:
+                    self.graphs.case()  # what it counted is not the next case's
                 evidence.write(
                     Failure(case=numbered, error=type(error).__name__, message=str(error)[:2000]),
                     self.job.path("evidence", self.job.cell, f"{numbered}.failure.json"),
@@ -175,6 +177,7 @@ class Candidate:
         looks.closer()
         phases = self.phases(batches)
         later = self.later_steps(batches)
+        looks.finish()
         self.write(
             shape,
             name,

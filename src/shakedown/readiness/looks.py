@@ -53,7 +53,6 @@ class Looks:
         if process.graphs is not None:
             with process.graphs.step() as observed:
                 self._step(observed.span)
-            self._write(process.graphs.case(), "graphs")
         watch = memory.Watch(process.target, process.wait)
         self._write(memory.of_steps(watch, self._step, self._overlapped, process.observer.phase), "memory")
         if process.job.reference:
@@ -61,6 +60,11 @@ class Looks:
                 self._step(process.observer.phase)
             process.lines = process.lines.merged(seen.document()) if process.lines else seen.document()
             evidence.write(process.lines, process.job.path("evidence", process.job.cell, "lines.json"))
+
+    def finish(self) -> None:
+        """What became of graphs in the whole case, its timed steps included: past a limit they ran eager as well."""
+        if self.process.graphs is not None:
+            self._write(self.process.graphs.case(), "graphs")
 
     def _standing(self) -> dict[str, str]:
         """The optimizer has no line of its own in a step; it is named by the function that made it."""
