@@ -202,7 +202,7 @@ def test_a_folder_is_scanned_whole_and_what_cannot_be_read_is_listed(tmp_path: P
     said: list[str] = []
     result = scan.scan_folder(tmp_path, lambda what, share: said.append(what))
     reasons = {entry.path: entry.reason for entry in result.skipped}
-    assert "line 1: Missing parentheses" in reasons["old.py"]
+    assert "SyntaxError in line 1: Missing parentheses" in reasons["old.py"]
     assert set(reasons) >= {"old.py", "zero.py", "latin.py", "deep.py", "gone.py", "broken.py", "long.py"}
     assert all(reasons.values())
     assert [(hit.where, hit.rule, hit.kernel) for hit in result.hits] == [

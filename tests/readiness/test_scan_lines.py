@@ -189,6 +189,24 @@ def test_what_is_not_known_is_said(tmp_path: Path) -> None:
     assert [hit.ran for hit in edited.hits] == ["unknown", "unknown", "unknown"]
 
 
+def test_a_record_says_nothing_of_files_outside_its_folder(tmp_path: Path) -> None:
+    """The workload's folder may be recorded while its whole repository is scanned."""
+    (tmp_path / "pyproject.toml").write_text("")
+    for name, text in {"jobs/mine.py": "import near\nimport far\nX = 'cuda'\n", "jobs/near.py": "Y = 'cuda'\n"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "far.py").write_text("Z = 'cuda'\n")
+    source = workload.resolve(str(tmp_path / "jobs" / "mine.py"))
+    with lines.record([source.path.parent]) as seen:
+        exec(compile("X = 1\nY = 2\nZ = 3", str(source.path), "exec"), {})
+    found = scan.joined(scan.scan(source), [seen.document()])
+    assert {hit.path: hit.ran for hit in found.hits} == {
+        "far.py": "unknown",
+        "jobs/mine.py": "ran",
+        "jobs/near.py": "did not run",
+    }
+
+
 def cell(name: str) -> Cell:
     return Cell(
         id=name,

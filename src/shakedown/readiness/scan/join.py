@@ -17,22 +17,33 @@ def ran(hit: Hit, scan: Scan, records: Iterable[Lines]) -> Ran:
     records = list(records)
     if not records:
         return "not run"
-    digests = {file.path: file.sha256 for file in scan.files}
-    digest = digests.get(hit.path)
-    seen = [file for record in records for file in record.files.values() if file.sha256 == digest]
+    digest = next((file.sha256 for file in scan.files if file.path == hit.path), None)
     if digest is None or not hit.code_lines:
         return "unknown"
+    seen = [file for record in records for file in record.files.values() if file.sha256 == digest]
     if not seen:
-        names = [name for record in records for name in record.files]
-        changed = any(
-            name == hit.path or hit.path.endswith("/" + name) or name.endswith("/" + hit.path) for name in names
-        )
-        return "unknown" if changed else "did not run"
+        return "did not run" if any(covers(record, scan, hit.path) for record in records) else "unknown"
     executed: set[int] = set().union(*(file.lines for file in seen))
     if executed & set(hit.code_lines):
         return "ran"
     at_import = not hit.function
     return "unknown" if at_import and not any(file.imported for file in seen) else "did not run"
+
+
+def covers(record: Lines, scan: Scan, path: str) -> bool:
+    """Whether `record` would list the scanned file `path` if a line of it had run as it is now.
+
+    Paths of a record are relative to the folder that was recorded, which may lie below the folder that was scanned; files
+    with equal hashes tell by how much. A file outside it, or one that is listed with another hash, is not covered.
+    """
+    digests = {file.sha256: file.path for file in scan.files}
+    for name, file in record.files.items():
+        scanned = digests.get(file.sha256, "")
+        if scanned.endswith(name):
+            folder = scanned.removesuffix(name)
+            if path.startswith(folder) and path.removeprefix(folder) not in record.files:
+                return True
+    return False
 
 
 def joined(scan: Scan, records: Iterable[Lines]) -> Scan:

@@ -29,9 +29,7 @@ class Scope:
     kinds: dict[str, Kind] = field(default_factory=dict)
     owner: str = ""  # the class that `self` belongs to
     self_name: str = ""
-    proven: set[str] = field(
-        default_factory=set
-    )  # variables that backward() is called on: tensors wherever they come from
+    proven: set[str] = field(default_factory=set)  # variables that backward() is called on, hence tensors
 
 
 @dataclass(frozen=True)

@@ -151,9 +151,7 @@ def parse(path: Path, root: Path) -> Module | Skipped:
     except OSError as error:
         return Skipped(path=name, reason=f"cannot be read: {error.strerror}")
     except SyntaxError as error:
-        return Skipped(
-            path=name, reason=f"is not Python that 3.{sys.version_info[1]} reads: line {error.lineno}: {error.msg}"
-        )
+        return Skipped(path=name, reason=f"is not Python 3: SyntaxError in line {error.lineno}: {error.msg}")
     except (UnicodeDecodeError, LookupError) as error:
         return Skipped(path=name, reason=f"is not text: {error}")
     except (ValueError, RecursionError, MemoryError) as error:
