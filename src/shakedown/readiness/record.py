@@ -3,7 +3,7 @@
 ``record.json`` names every file of the run by size and SHA-256 and ends in a seal, the hash of its own other fields.
 The seal shows damage and careless edits, not a determined forger; who signs records signs this hash.
 
-Schema history: ``/1`` first version.
+Schema history: ``/1`` first version; ``/2`` all kinds of evidence, timings pooled over processes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from . import requirements
 from .errors import EvidenceError, RecordError, TrialError
 from .evidence import Evidence
 from .judge import decision
-from .judge.results import Cell, Judgement
+from .judge.judgement import Judgement
+from .judge.results import Cell
 
-SCHEMA = "shakedown.record/1"
+SCHEMA = "shakedown.record/2"
 LABELS: dict[str, str] = {
     "rehearsal": "REHEARSAL: the target was Shakedown's embedded device, not AWS Trainium. Nothing here measures "
     "Trainium.",

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..requirements import Requirements
-from . import fusion, graphs, leftovers, memory, paths, restart, scan, timing, traces
+from . import decisions, fusion, graphs, leftovers, memory, paths, probes, restart, scan, timing, traces
 from .results import Cell, Finding
 
 Check = Callable[[Path, list[Cell], Requirements], list[Finding]]
@@ -24,6 +24,8 @@ CHECKS: tuple[Check, ...] = (
     fusion.findings,
     traces.findings,
     scan.findings,
+    probes.findings,
+    decisions.task_findings,
 )
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 
 from .. import evidence as ev
+from ..errors import EvidenceError
 from ..requirements import Requirements
-from . import checks
+from . import budgets, checks, decisions, fusion, graphs, memory, pooled, probes, traces
+from .judgement import Judgement
 from .numerics import Vector, norm
-from .results import FAILED, BetweenModes, Cell, CellResult, Judgement, Statement
+from .results import FAILED, BetweenModes, Cell, CellResult, Statement
 from .verdict import Found, judge_cell
 
 OPEN = (
-    "restart with optimizer state, distribution over several devices, and recovery",
+    "distribution over several devices",
     "loss parity over a long run: here k steps are compared, each from the device's own state",
     "cost and payback",
 )
@@ -30,7 +33,13 @@ def judge(
     for cell in cells:
         result, vectors[cell.id] = judge_cell(found, cell, requirements)
         results.append(result)
-    found_by_checks = checks.findings(root, cells, requirements)
+    matched = {(r.cell, c.case): c.verdict == "match" for r in results for c in r.cases}
+    timings = pooled.pooled(cells, found.cases, found.self_tests, matched, requirements)
+    found_by_checks = [
+        *(f for r in results for c in r.cases for f in decisions.flipped(c.decisions, r.cell, c.case)),
+        *checks.findings(root, cells, requirements),
+        *budgets.findings(timings, requirements),
+    ]
     failing = {f.cell for f in found_by_checks if f.fails}
     results = [
         r.model_copy(update={"verdict": "mismatch"}) if r.cell in failing and r.verdict == "match" else r
@@ -65,31 +74,79 @@ def judge(
         sentence=sentence,
         cells=results,
         between_modes=_between_modes(found, cells),
+        timings=timings,
+        memory=memory.read(root, cells),
+        graphs=_graphs(found, cells, requirements),
+        fusion=_fusion(root, cells),
+        probes=probes.summary(root, cells),
+        traces=_traces(root, cells),
         findings=found_by_checks,
         statements=_statements(results, by_id, kind),
     ), vectors
 
 
+def _graphs(found: Found, cells: list[Cell], requirements: Requirements) -> dict[str, graphs.GraphSummary]:
+    made = {}
+    for cell in cells:
+        try:
+            records = graphs.read(found.root, cell)
+            tried = graphs.read_full_graph(found.root, cell)
+        except EvidenceError:
+            continue  # the check on graphs names it
+        rows = {c: found.cases[cell.id, c].paths.later_step or [] for c in records if (cell.id, c) in found.cases}
+        if records:
+            made[cell.id] = graphs.summarise(records, rows, requirements, tried)
+    return made
+
+
+def _fusion(root: Path, cells: list[Cell]) -> dict[str, dict[str, fusion.FusionSummary]]:
+    made = {}
+    for cell in cells:
+        try:
+            seen = {case: fusion.summarise(document) for case, document in fusion.read(root, cell).items()}
+        except EvidenceError:
+            continue  # the check on fusion names it
+        if found := {case: one for case, one in seen.items() if one is not None}:
+            made[cell.id] = found
+    return made
+
+
+def _traces(root: Path, cells: list[Cell]) -> dict[str, list[traces.TraceSummary]]:
+    made = {}
+    for cell in cells:
+        try:
+            found = traces.of_cell(root, cell)
+        except EvidenceError:
+            continue  # the check on traces names it
+        if found:
+            made[cell.id] = found
+    return made
+
+
 def _statements(results: list[CellResult], by_id: dict[str, Cell], kind: str) -> list[Statement]:
-    """One sentence for each result that the decision rests on, then what is open."""
+    """One sentence for each mode and precision that the decision rests on, then what is open."""
     said: list[Statement] = []
     untested: dict[str, list[str]] = {}
+    sides: dict[tuple[str, str], list[CellResult]] = {}
     for result in results:
         cell = by_id[result.cell]
         if result.verdict == "untested":
             untested.setdefault(result.reason, []).append(cell.id)
-            continue
-        spoken = "measured" if cell.mode == "reference" else kind
-        fallbacks = {f.name for case in result.cases if case.paths for f in case.paths.fallbacks or []}
-        seen = [case.paths for case in result.cases if case.paths]
-        if cell.mode == "reference":
-            path = ""
-        elif any(p.fallbacks is None for p in seen):
-            path = "; fallbacks cannot be seen on this target"
         else:
-            path = f"; {len(fallbacks)} operators fell back to the CPU" if seen else ""
-        words = ", ".join(f"{case.case} {case.verdict}" for case in result.cases)
-        said.append(Statement(kind=spoken, text=f"{cell.id}: {words}{path}"))  # type: ignore[arg-type]
+            sides.setdefault((cell.mode, cell.dtype), []).append(result)
+    for (mode, dtype), own in sides.items():
+        verdicts = Counter(case.verdict for result in own for case in result.cases)
+        words = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
+        others = [f"{result.cell} {result.verdict}" for result in own if not result.cases]
+        text = f"{mode} {dtype}: {len(own)} processes, cases {words or 'none'}" + "".join(f"; {one}" for one in others)
+        seen = [case.paths for result in own for case in result.cases if case.paths]
+        if mode != "reference" and seen:
+            fallbacks = {f.name for paths in seen for f in paths.fallbacks or []}
+            hidden = any(paths.fallbacks is None for paths in seen)
+            text += "; fallbacks cannot be seen on this target" if hidden else ""
+            text += "" if hidden else f"; {len(fallbacks)} operators fell back to the CPU"
+        spoken = "measured" if mode == "reference" else kind
+        said.append(Statement(kind=spoken, text=text))  # type: ignore[arg-type]
     said += [Statement(kind="open", text=f"{', '.join(names)}: {reason}") for reason, names in untested.items()]
     return said + [Statement(kind="open", text=text) for text in OPEN]
 

@@ -20,29 +20,9 @@ from ..evidence.files import Frozen
 from ..evidence.probes import TaskScore
 from ..requirements import Numerics, Requirements, Task
 from . import numerics
-from .results import Cell, Finding
+from .results import Cell, Decisions, Finding
 
 _BOTH = 2.0  # one element may be too low and the other one too high
-
-
-class Decisions(Frozen):
-    """Decisions of one output. ``margin_*`` are quartiles of truth's distance to a tie, in allowed distances: below 1 is a
-    near tie. ``cpu_flips`` are flips of the CPU at the same precision, for scale.
-    """
-
-    name: str
-    kind: str
-    rows: int
-    flips: int
-    near_ties: int
-    wrong: int
-    cpu_flips: int | None
-    explained: float
-    margin_q1: float | None
-    margin_median: float | None
-    margin_q3: float | None
-    share_of_near_ties: float
-    first_wrong: str = ""
 
 
 def measure(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from .path_results import PathSummary as PathSummary
 
@@ -61,6 +61,26 @@ class TensorSummary(_Frozen):
     largest_outside_criterion: float | None
 
 
+class Decisions(_Frozen):
+    """Decisions of one output. ``margin_*`` are quartiles of truth's distance to a tie, in allowed distances: below 1 is a
+    near tie. ``cpu_flips`` are flips of the CPU at the same precision, for scale.
+    """
+
+    name: str
+    kind: str
+    rows: int
+    flips: int
+    near_ties: int
+    wrong: int
+    cpu_flips: int | None
+    explained: float
+    margin_q1: float | None
+    margin_median: float | None
+    margin_q3: float | None
+    share_of_near_ties: float
+    first_wrong: str = ""
+
+
 class Series(_Frozen):
     """Seconds of a step: median and quartiles over `n` steps of one process. ``withheld`` says why not to use it."""
 
@@ -97,6 +117,7 @@ class CaseResult(_Frozen):
     graphs: dict[str, Any] | None = None
     paths: PathSummary | None = None
     timing: TimingSummary | None = None
+    decisions: list[Decisions] = Field(default=[])
 
 
 class CellResult(_Frozen):
@@ -108,6 +129,7 @@ class CellResult(_Frozen):
     cache_proof: str
     cache_proved: bool
     repeats: str
+    repeats_equal: bool = False
     cases: list[CaseResult]
 
 
@@ -139,14 +161,3 @@ class Statement(_Frozen):
 
     kind: Literal["measured", "rehearsal", "documented", "open"]
     text: str
-
-
-class Judgement(_Frozen):
-    """Everything that follows from evidence and requirements."""
-
-    verdict: Literal["passed", "failed", "inconclusive"]
-    sentence: str
-    cells: list[CellResult]
-    between_modes: list[BetweenModes]
-    findings: list[Finding] = []
-    statements: list[Statement]

@@ -12,8 +12,8 @@ from ..errors import EvidenceError
 from ..evidence import Evidence, SelfTest, Truth
 from ..evidence.failure import Failure
 from ..requirements import Requirements
-from . import formats, numerics, paths, timing
-from .results import CaseResult, Cell, CellResult, TensorSummary, Verdict
+from . import decisions, formats, numerics, paths, timing
+from .results import CaseResult, Cell, CellResult, Decisions, TensorSummary, Verdict
 
 Arrays = dict[str, np.ndarray]
 # Their evidence is judged by checks of their own; what a check finds turns "match" into "mismatch".
@@ -32,7 +32,7 @@ class Found:
     failures: dict[tuple[str, str], Failure]
     # Worked out once: the CPU's own errors, and the judgement of tensors that several processes share bit by bit.
     own_errors: dict[tuple[str, str], Arrays] = field(default_factory=dict)
-    judged: dict[tuple[str, str], list[numerics.Vector]] = field(default_factory=dict)
+    judged: dict[tuple[str, str], tuple[list[numerics.Vector], list[Decisions]]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, root: Path, cells: list[Cell]) -> Found:
@@ -136,6 +136,12 @@ def vectors(found: Found, subject: Evidence, own: Arrays, requirements: Requirem
     return result
 
 
+def _decided(found: Found, subject: Evidence, own: Arrays, requirements: Requirements) -> list[Decisions]:
+    device, truth = found.pair(subject)
+    dtypes = {f"step{t.step}/{t.role}/{t.name}": t.dtype for t in subject.tensors}
+    return decisions.of_case(device, truth, own, dtypes, subject.reduction_length, requirements.numerics)
+
+
 def structure(subject: Evidence, reference: Evidence | None, truth: Truth) -> list[str]:
     """What must hold besides numbers: same tensors, same dtypes, same start, and a compiled run that compiled."""
     found = []
@@ -193,15 +199,20 @@ def judge_case(
         return CaseResult(case=case, verdict="untested", reason=reason, losses=_losses(found, subject, reference)), []
     faults = structure(subject, reference, truth)
     judged: list[numerics.Vector] = []
+    decided: list[Decisions] = []
     shapes_agree = not any("shape" in fault for fault in faults)
     if shapes_agree:
         errors = reference_errors(found, cell.dtype, case)
         key = subject.tensors_sha256, case
         if key not in found.judged:
-            found.judged[key] = vectors(found, subject, errors, requirements)
-        judged = found.judged[key]
+            found.judged[key] = (
+                vectors(found, subject, errors, requirements),
+                _decided(found, subject, errors, requirements),
+            )
+        judged, decided = found.judged[key]
     failed = sorted((v for v in judged if v.findings), key=_nearest_to_the_cause)
     findings = faults + [f"{v.name}: {text}" for v in failed for text in v.findings]
+    findings += [f"{f.word}: {f.text}" for f in decisions.flipped(decided, cell.id, case)]
     result = CaseResult(
         case=case,
         verdict="mismatch" if findings else "match",
@@ -211,6 +222,7 @@ def judge_case(
         training_steps=subject.training.steps,
         graphs=subject.graphs.model_dump() if subject.graphs else None,
         paths=paths.summarise(subject, requirements),
+        decisions=decided,
         timing=timing.summarise(subject, found.self_tests.get(cell.id), not findings, requirements.timing),
     )
     return result, judged
@@ -288,27 +300,30 @@ def judge_cell(
         verdict, reason = cell.outcome.status, f"after its last case: {cell.outcome.reason}"
     seen = [found.cases[cell.id, case] for case in cell.cases if (cell.id, case) in found.cases]
     proved, proof = paths.cache_proof(seen)
+    repeats, equal = _repeats(found, cell)
     return CellResult(
         cell=cell.id,
         verdict=verdict,
         reason=reason,
         cache_proof=proof,
         cache_proved=proved,
-        repeats=_repeats(found, cell),
+        repeats=repeats,
+        repeats_equal=equal,
         cases=results,
     ), judged
 
 
-def _repeats(found: Found, cell: Cell) -> str:
-    """Did a second process on a warm cache give the same bits as the first on a cold one?"""
+def _repeats(found: Found, cell: Cell) -> tuple[str, bool]:
+    """Did a process on a warm cache give the same bits as the first one on a cold cache that ran the same case?"""
     if cell.cache != "warm":
-        return ""
-    pairs = [
-        (found.cases.get((cell.id, case)), found.cases.get((cell.id.replace("-warm", "-cold"), case)))
-        for case in cell.cases
-    ]
-    both = [(one, other) for one, other in pairs if one is not None and other is not None]
+        return "", False
+    cold = {
+        case: one.tensors_sha256
+        for (other, case), one in sorted(found.cases.items(), reverse=True)
+        if (one.mode, one.dtype, one.cache.state) == (cell.mode, cell.dtype, "cold") and other != cell.id
+    }
+    both = [case for case in cell.cases if (cell.id, case) in found.cases and case in cold]
     if not both:
-        return "not known: there are no two runs"
-    equal = sum(one.tensors_sha256 == other.tensors_sha256 for one, other in both)
-    return f"{equal} of {len(both)} cases bit-equal to the cold process"
+        return "not known: there are no two runs", False
+    equal = sum(found.cases[cell.id, case].tensors_sha256 == cold[case] for case in both)
+    return f"{equal} of {len(both)} cases bit-equal to the cold process", equal == len(both)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..judge.results import CaseResult, Cell, CellResult
+from ..judge.results import CaseResult, Cell, CellResult, Verdict
 from ..record import Record
 
 Pairs = list[tuple[Cell, CellResult]]
+SEVERITY: tuple[Verdict, ...] = ("killed", "timeout", "crashed", "mismatch", "match", "untested")
 MODES = {"reference": "CPU", "eager": "eager", "compiled": "compiled", "adaptive": "adaptive"}
 
 
@@ -66,8 +67,30 @@ def size(value: int | None) -> str:
 
 
 def name_of(cell: Cell) -> str:
-    """`eager float32 cold`."""
-    return f"{MODES[cell.mode]} {cell.dtype}" + ("" if cell.cache == "none" else f" {cell.cache}")
+    """`eager float32 cold`; a process that is not one of the sequences by what it is for."""
+    state = "" if cell.cache == "none" else f" {cell.cache}"
+    if cell.kind == "sequence":
+        return f"{MODES[cell.mode]} {cell.dtype}{state}"
+    part = cell.id.removeprefix(f"{cell.mode}-{cell.dtype}-").removesuffix(f"-{cell.cache}")
+    return f"{MODES[cell.mode]} {cell.dtype} {part}{state}"
+
+
+def side_of(mode: str, dtype: str) -> str:
+    """`eager float32`: what all processes of one mode and precision have in common."""
+    return f"{MODES[mode]} {dtype}"
+
+
+def by_side(of: Pairs) -> dict[tuple[str, str], Pairs]:
+    """Processes of each mode and precision, in the order in which the trial names them."""
+    found: dict[tuple[str, str], Pairs] = {}
+    for cell, result in of:
+        found.setdefault((cell.mode, cell.dtype), []).append((cell, result))
+    return found
+
+
+def worst(verdicts: Sequence[Verdict]) -> str:
+    """The verdict that several together deserve: what was not tested does not hide what was."""
+    return min(verdicts, key=SEVERITY.index) if verdicts else "–"
 
 
 def title(record: Record) -> str:

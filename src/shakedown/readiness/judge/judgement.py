@@ -1,0 +1,30 @@
+"""Everything that follows from evidence and requirements: what :func:`.decision.judge` returns and a record holds."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ..evidence import Frozen
+from .fusion import FusionSummary
+from .graphs import GraphSummary
+from .measured import MemorySummary, PooledTiming
+from .probes import ProbeSummary
+from .results import BetweenModes, CellResult, Finding, Statement
+from .traces import TraceSummary
+
+
+class Judgement(Frozen):
+    """The verdict with all that it rests on. Keys of the dicts are cells; those of fusion, cases within them."""
+
+    verdict: Literal["passed", "failed", "inconclusive"]
+    sentence: str
+    cells: list[CellResult]
+    between_modes: list[BetweenModes]
+    timings: list[PooledTiming]
+    memory: list[MemorySummary]
+    graphs: dict[str, GraphSummary]
+    fusion: dict[str, dict[str, FusionSummary]]
+    probes: list[ProbeSummary]
+    traces: dict[str, list[TraceSummary]]
+    findings: list[Finding]
+    statements: list[Statement]
