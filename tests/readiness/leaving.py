@@ -51,7 +51,7 @@ def make_batch(size, length):
 
 def forward(model, batch):
     length = batch["x"].shape[1]
-    allowed = torch.ones(length, length).tril()  # line of mask
+    allowed = torch.ones(length, length, dtype=batch["x"].dtype).tril()  # line of mask
     allowed = allowed / allowed.sum(-1, keepdim=True)
     mixed = allowed.to(batch["x"].device) @ model(batch["x"])  # line of product
     out = Squash.apply(mixed)

@@ -130,6 +130,34 @@ def test_a_step_that_the_cpu_takes_too_much_of_is_fallback_bound(run: Run) -> No
     assert "0% is the budget" in found.text
 
 
+@pytest.mark.parametrize(("timed", "fails"), [(0.004, False), (0.05, True)])
+def test_a_step_that_others_disturbed_fails_no_cell(run: Run, timed: float, fails: bool) -> None:
+    """40 ms of fallbacks in a step of 50: certain where all steps take so long, not where the timed ones take 4."""
+    before = run.evidence()
+    slow = [
+        row.model_copy(update={"seconds": 0.02 if row.phase == "optimizer" else 0.01})
+        if row.kind == "fallback"
+        else row
+        for row in run.rows["counted"]
+    ]
+    later = before.timings.later.model_copy(update={"seconds": [timed] * 5})
+    changed = before.model_copy(
+        update={
+            "paths": before.paths.model_copy(update={"later_step": slow}),
+            "timings": before.timings.model_copy(update={"later": later}),
+        }
+    )
+    ev.write(changed, run.file)
+    try:
+        accepted = [accept(SLOPE, 9), accept(SQUASH, 9)]
+        (found,) = run.findings(Requirements(fallbacks=accepted, budgets=Budgets(fallback_share=0.5)))
+        assert (found.word, found.fails) == ("fallback-bound", fails)
+        assert ("a busy machine may be to blame" in found.text) != fails
+        assert "80% of a step of 50 ms" in found.text
+    finally:
+        ev.write(before, run.file)
+
+
 def test_the_summary_counts_bytes_and_composites_once(run: Run) -> None:
     summary = paths.summarise(run.evidence())
     phases = {phase.phase: phase for phase in summary.phases}
@@ -228,6 +256,9 @@ def test_the_cpu_itself_has_nothing_to_leave(run: Run) -> None:
     assert {(phase.fallbacks, phase.moved_bytes) for phase in summary.phases} == {(None, None)}
     assert set(summary.unobservable) >= {"fallbacks", "bytes moved", "compilations"}
     assert {one.where for one in summary.operators or []} == {"device"}
+    assert summary.on_host is not None
+    assert summary.on_host.share is None
+    assert "no device to leave" in summary.on_host.reason
 
 
 def test_causes_are_told_apart_by_what_the_device_says() -> None:

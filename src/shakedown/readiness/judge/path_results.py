@@ -65,12 +65,15 @@ class HostShare(_Frozen):
     """Seconds of a step that went into operators on the CPU, and their share of it; None with the reason.
 
     ``at_least``: what fell back has no time on this target, so the share is that of operators on CPU tensors alone.
+    ``certain`` is the share that is left when all by which the step was longer than the median of the timed ones is taken
+    for a disturbance of the fallbacks.
     """
 
     step_seconds: float | None
     fallback_seconds: float | None
     host_seconds: float | None
     share: float | None
+    certain: float | None = None
     at_least: bool = False
     reason: str = ""
 

@@ -92,7 +92,8 @@ class Watcher(TorchDispatchMode):
     """Enters in `book` each operator that `takes` accepts: where it ran, and its seconds where `clock` is given.
 
     `device` is the target's type. `line` and `phase` are asked while the operator runs; `clock` waits for the device and
-    gives the time. Another view of the same tensor is no operator here: nothing is computed.
+    gives the time. An operator on CPU tensors is timed by the processor time of its thread instead, which no busy machine
+    makes longer. Another view of the same tensor is no operator here: nothing is computed.
     """
 
     def __init__(
@@ -119,18 +120,19 @@ class Watcher(TorchDispatchMode):
         if _only_names(func):
             return func(*args, **kwargs)
         given = {t.device.type for t in _tensors((args, kwargs))}
-        start = self.clock() if self.clock is not None else 0.0
+        start, busy = (self.clock(), time.thread_time()) if self.clock is not None else (0.0, 0.0)
         result = func(*args, **kwargs)
-        seconds = self.clock() - start if self.clock is not None else None
-        made = {t.device.type for t in _tensors(result)}
-        self._enter(func, given, made, args, result, seconds)
+        seen = given | {t.device.type for t in _tensors(result)}
+        host = "cpu" in seen and self.device not in seen
+        seconds = None
+        if self.clock is not None:
+            seconds = time.thread_time() - busy if host else self.clock() - start
+        if host or not self.host_only:
+            self._enter(func, host, args, result, seconds)
         return result
 
-    def _enter(self, func: Any, given: set[str], made: set[str], args: Any, result: Any, seconds: float | None) -> None:
+    def _enter(self, func: Any, host: bool, args: Any, result: Any, seconds: float | None) -> None:
         phase = self.phase()
-        host = "cpu" in given | made and self.device not in given | made
-        if self.host_only and not host:
-            return
         kind, name, nbytes = "execute", qualified(func), 0
         moved = None if host or self.device == "cpu" else _crossing(func, args, result, self.device)
         if moved is not None:
