@@ -47,6 +47,7 @@ class Model(nn.Module):
         x = self.tokens(ids)
         kept = (x.sum(-1) > 0).nonzero()
         x = x / x.abs().max().item()
+        print(x)
         torch.multinomial(torch.softmax(x[:, 0], -1), 1)
         x = x + torch.take(x, ids).unsqueeze(-1) + kept.sum()
         return self.head(x + torch.ops.hardlib.fused_norm(x.detach()))
@@ -194,7 +195,7 @@ def test_a_mask_makes_an_index_dynamic_and_numbers_do_not(tmp_path: Path) -> Non
 
 
 def test_a_model_that_needs_values_is_built_on_the_cpu(tmp_path: Path) -> None:
-    text = HARD.replace("hardlib", "cpulib")
+    text = HARD.replace("hardlib", "cpulib").replace("return Model()", "return torch.compile(Model(), backend='eager')")
     needs = text.replace(
         "self.head = nn.Linear(16, 32)", "self.head = nn.Linear(16, 32); float(self.head.weight.detach().sum())"
     )
@@ -382,6 +383,10 @@ def test_everything_that_stands_in_the_way_is_found(hard: Path, tmp_path: Path) 
     assert of(found, "data-dependent-shape")[0]["places"] == [line("hard.py", HARD, "nonzero")]
     assert of(found, "contiguous-copies")[0]["required"].endswith("ids")
     assert [r["places"] for r in of(found, "dynamic-shapes")] == [[], [line("hard.py", HARD, "dynamic=True")]]
+    assert [r["places"] for r in of(found, "host-read")] == [
+        [line("hard.py", HARD, ".item()")],
+        [line("hard.py", HARD, "print(x)")],
+    ]
     assert "hardlib::fused_norm" in of(found, "undeclared-kernel")[0]["required"]
     forward = next(p for p in found["phases"] if (p["mode"], p["phase"]) == ("eager", "forward"))
     assert forward["fallback"] == 3

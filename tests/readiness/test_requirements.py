@@ -246,7 +246,8 @@ def test_init_overwrites_nothing_by_accident(tmp_path: Path, monkeypatch: pytest
     assert json.loads(done.stdout)["file"] == "decoder.requirements.toml"
     assert requirements.load(file).workload.dtypes == ["float32", "bfloat16"]
     mine = tmp_path / "mine.py"
-    mine.write_text(TINY.read_text())
+    mine.write_text(TINY.read_text() + "\nprint('hello')\n")
+    kept = mine.read_text()
     for out, words in (
         (mine, "is the workload itself"),
         (tmp_path, "is a directory"),
@@ -255,7 +256,10 @@ def test_init_overwrites_nothing_by_accident(tmp_path: Path, monkeypatch: pytest
         done = init(str(mine), "--force", "--out", str(out))
         assert done.exit_code == 2
         assert words in done.stderr
-    assert mine.read_text() == TINY.read_text()
+    assert mine.read_text() == kept
+    done = init(str(mine), "--json")
+    assert json.loads(done.stdout)["workload"] == "mine"  # what the workload prints is not in it
+    (tmp_path / "mine.requirements.toml").unlink()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["decoder.requirements.toml", "mine.py"]
 
 
@@ -266,7 +270,9 @@ def test_a_file_that_is_called_like_a_built_in_workload_is_pointed_out(
     (tmp_path / "decoder.py").write_text(TINY.read_text())
     done = init("decoder", "--json")
     assert json.loads(done.stdout)["note"] == "decoder is the built-in workload; for the file here say decoder.py"
-    assert requirements.load(tmp_path / "decoder.requirements.toml").cases[1].length == 128
+    built_in = defaults(workload.load(workload.resolve("decoder")))
+    assert requirements.load(tmp_path / "decoder.requirements.toml") == built_in
+    assert built_in != defaults(workload.load(workload.resolve("decoder.py")))
     done = init("decoder.py")
     assert done.exit_code == 2
     assert "exists" in done.stderr

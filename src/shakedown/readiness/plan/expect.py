@@ -332,6 +332,23 @@ def _graph_breaks(known: Known) -> Iterator[Reason]:
             )
 
 
+def _printed(known: Known) -> Iterator[Reason]:
+    """Tensors that are printed or logged: no operator tells of it, the source does."""
+    found = [hit for hit in known.hits if hit.rule in ("host-print", "host-log") and hit.phase == "forward"]
+    if found:
+        yield Reason(
+            level="revise" if known.compiled else "note",
+            word="host-read",
+            required=f"printing in forward and loss: {found[0].text.strip():.80}",
+            found="the host waits for the values"
+            + ("; inside the compiled part that breaks the graph" if known.compiled else ""),
+            source="the workload's source",
+            change="print outside the compiled part, and every so many steps (variations.logging_every)",
+            phase="forward",
+            places=_places(found),
+        )
+
+
 # --- operators and kernels ----------------------------------------------------------------------------------------------
 
 
@@ -475,6 +492,7 @@ _KINDS: tuple[Callable[[Known], Iterator[Reason]], ...] = (
     _programs,
     _compile_parameters,
     _graph_breaks,
+    _printed,
     _stops,
     _strided_inputs,
 )

@@ -7,7 +7,9 @@ numbers, and predicts programs without promising them.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +28,7 @@ Outcome = Literal["compatible as specified", "needs a revised test plan", "block
 LIMITS = (
     "No time: what a step, a compilation or a fallback costs is measured by the trial.",
     "No numbers: precision is compared by the trial; only dtypes are known here.",
-    "One path: branches on values are followed one way, and a tensor that is printed is not seen as a host read.",
+    "One path: branches on values are followed one way, and what the step computes on the CPU itself is not followed.",
     "No compiler: whether a program compiles on the device, and how many there will be, is predicted from shapes.",
     "The profile holds what was published about the release; where that is silent, the embedded device's table speaks, which "
     "is a rehearsal.",
@@ -161,9 +163,10 @@ def forecast(
 
 
 def load(source: workload.Source) -> workload.Workload:
-    """:func:`.workload.load`, with whatever the file raises as a :class:`WorkloadError`."""
+    """:func:`.workload.load`, with whatever the file raises as a :class:`WorkloadError`, and what it prints on standard error."""
     try:
-        return workload.load(source)
+        with redirect_stdout(sys.stderr):
+            return workload.load(source)
     except BadInput:
         raise
     except (Exception, SystemExit) as error:
