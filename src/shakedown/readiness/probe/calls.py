@@ -118,8 +118,10 @@ def record(step: Step, most: int, lines: Lines) -> Recorded:
         else:
             able[key] = known
     largest = sorted(able, key=lambda key: -able[key]["size"])
-    one_each = list({str(able[key]["operator"]): key for key in reversed(largest)}.values())
-    wanted = set((one_each + [key for key in largest if key not in set(one_each)])[:most])
+    one_each: dict[str, str] = {}
+    for key in largest:
+        one_each.setdefault(str(able[key]["operator"]), key)
+    wanted = set(list(dict.fromkeys([*one_each.values(), *largest]))[:most])
     second = _Recorder(lines, wanted)
     _run(step, second)
     chosen = [_call(known) for key, known in second.seen.items() if key in wanted and "args" in known]

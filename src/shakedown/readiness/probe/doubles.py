@@ -46,12 +46,13 @@ class _Origins(TorchFunctionMode):
             if not value.numel() or address in self.known:
                 continue
             inputs = tree_leaves((args, kwargs))
+            named = any(i is torch.float64 for i in inputs)
             parents = [self.known[i.data_ptr()] for i in inputs if isinstance(i, Tensor) and i.data_ptr() in self.known]
-            if any(isinstance(i, (np.ndarray, np.generic)) for i in inputs) and torch.float64 not in inputs:
+            if any(isinstance(i, (np.ndarray, np.generic)) for i in inputs) and not named:
                 origin = NUMPY, self.lines.now("")
             elif parents:
                 origin = parents[0]
-            elif torch.get_default_dtype() == torch.float64 and torch.float64 not in inputs:
+            elif torch.get_default_dtype() == torch.float64 and not named:
                 origin = DEFAULT, self.lines.now("")
             else:
                 origin = ASKED, self.lines.now("")
