@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .candidate import Candidate
 
 LATER_TRACED = 3  # steps in a profile after the first
+OBSERVED = 3  # steps that are split into graphs and the rest: one alone may be disturbed
 
 
 class Looks:
@@ -51,8 +52,9 @@ class Looks:
             self._step(process.observer.phase)
         self.attributed, self.attributed_seconds = list(rows), rows.seconds
         if process.graphs is not None:
-            with process.graphs.step() as observed:
-                self._step(observed.span)
+            for _ in range(OBSERVED):
+                with process.graphs.step() as observed:
+                    self._step(observed.span)
         watch = memory.Watch(process.target, process.wait)
         self._write(memory.of_steps(watch, self._step, self._overlapped, process.observer.phase), "memory")
         if process.job.reference:

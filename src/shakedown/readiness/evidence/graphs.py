@@ -93,20 +93,21 @@ class ShapeRow(Frozen):
 
 
 class Regions(Frozen):
-    """Forward and backward pass of one step of its own, apart from timed steps.
+    """Forward and backward pass of a few steps of their own, apart from timed steps.
 
     ``inside`` and ``outside`` count operators at PyTorch's dispatcher; a program that runs a whole graph shows none of
-    those inside, which is why seconds decide. ``engine`` are the autograd engine's own (the first gradient,
-    accumulation). ``seconds`` and ``seconds_inside`` are wall time, the device awaited at each end of a graph.
+    those inside, so seconds tell more. ``engine`` are the autograd engine's own (the first gradient, accumulation).
+    ``seconds`` and ``seconds_inside`` are wall time of each step, the device awaited at each end of a graph.
     """
 
+    steps: int
     graph_runs: int
     backward_runs: int
     inside: int
     outside: dict[str, int]
     engine: int
-    seconds: float
-    seconds_inside: float
+    seconds: list[float]
+    seconds_inside: list[float]
 
 
 class Graphs(Frozen):

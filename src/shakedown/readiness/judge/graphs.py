@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from statistics import median
 from typing import Literal
 
 from .. import evidence as ev
 from ..errors import EvidenceError
 from ..evidence import Frozen, PathRow
-from ..evidence.graphs import FullGraph, GraphBreak, GraphRecord
+from ..evidence.graphs import FullGraph, GraphBreak, GraphRecord, SkippedFunction
 from ..requirements import Requirements
 from .results import Cell, Finding
 
@@ -233,12 +234,7 @@ def summarise(
 ) -> GraphSummary:
     """All that the records of one compiled process say; `rows` of each case's observed step, where there are any."""
     passes, reason = whole(records.values())
-    seen = [record.regions for record in records.values() if record.regions is not None]
-    seconds = sum(region.seconds for region in seen)
-    outside: dict[str, int] = {}
-    for region in seen:
-        for name, count in region.outside.items():
-            outside[name] = outside.get(name, 0) + count
+    share, outside = _outside(records.values())
     return GraphSummary(
         captured=sum(record.captured for record in records.values()),
         graph_runs=sum(graph.runs for record in records.values() for graph in record.graphs),
@@ -247,11 +243,24 @@ def summarise(
         whole=passes,
         whole_reason=reason,
         full_graph=tried,
-        share_outside=1 - sum(region.seconds_inside for region in seen) / seconds if seconds else None,
+        share_outside=share,
         operators_outside=outside,
         problems=[p for case, record in records.items() for p in problems(record, rows.get(case, []))],
         ledger=ledger(records, requirements),
     )
+
+
+def _outside(records: Iterable[GraphRecord]) -> tuple[float | None, dict[str, int]]:
+    """Median share of forward and backward time outside graphs over the observed steps, and operators there in one step."""
+    shares: list[float] = []
+    operators: dict[str, int] = {}
+    for record in records:
+        if record.regions is not None:
+            steps = zip(record.regions.seconds, record.regions.seconds_inside)
+            shares += [1 - inside / seconds for seconds, inside in steps if seconds]
+            for name, count in record.regions.outside.items():
+                operators[name] = max(operators.get(name, 0), round(count / record.regions.steps))
+    return median(shares) if shares else None, operators
 
 
 def findings(root: Path, cells: list[Cell], requirements: Requirements) -> list[Finding]:
@@ -275,6 +284,8 @@ def findings(root: Path, cells: list[Cell], requirements: Requirements) -> list[
                 Finding(word=word, cell=cell.id, case=case, text=text, fails=fails)
                 for word, text, fails in _of_case(record, requirements)
             ]
+        if partly := _partly(records):
+            found.append(Finding(word="partly-compiled", cell=cell.id, text=partly, fails=False))
         if cell.kind == "sequence":  # the others run a part of the shapes, or other ones
             found += [
                 Finding(word=word, cell=cell.id, text=text, fails=fails)
@@ -298,14 +309,6 @@ def _of_case(record: GraphRecord, requirements: Requirements) -> list[tuple[str,
     if calls and without == calls and not record.limits:
         why = _reasons(record) or "no reason was recorded"
         found.append(("not-captured", f"none of {calls} calls ran a captured graph: {why}", True))
-    elif record.break_sites or record.skipped or (without and not record.limits):
-        outside = ""
-        if record.regions is not None and record.regions.seconds:
-            share = 1 - record.regions.seconds_inside / record.regions.seconds
-            count = sum(record.regions.outside.values())
-            outside = f"; {share:.0%} of forward and backward time and {count} operators of a step are outside graphs"
-        why = _reasons(record) or f"{without} of {calls} calls ran no graph"
-        found.append(("partly-compiled", f"{why}{outside}", False))
     if record.by_operator:
         graphs = {graph.graph.rpartition("_")[0] for graph in record.by_operator}
         everything = bool(record.captured) and len(graphs) >= record.captured
@@ -315,6 +318,33 @@ def _of_case(record: GraphRecord, requirements: Requirements) -> list[tuple[str,
     if record.unseen:
         found.append(("unobservable(graphs)", "; ".join(record.unseen), False))
     return found
+
+
+def _partly(records: Records) -> str:
+    """Where compiled code ends in the cases that ran graphs at all; empty where it does not."""
+    places: dict[str, list[str]] = {}
+    some: list[GraphRecord] = []
+    for case, record in records.items():
+        calls = sum(row.calls for row in record.shapes)
+        without = sum(row.without_graph for row in record.shapes)
+        if record.limits or (calls and without == calls):
+            continue  # said in stronger words
+        said = [f"{cause(site.kind, site.context)} at {_break(site)}" for site in record.break_sites]
+        said += [_skipped(skip) for skip in record.skipped]
+        if without and not said:
+            said = ["calls that ran no graph, for no recorded reason"]
+        for place in said:
+            places.setdefault(place, []).append(case)
+        if said:
+            some.append(record)
+    if not places:
+        return ""
+    text = "; ".join(f"{place} (case {', '.join(cases)})" for place, cases in places.items())
+    share, operators = _outside(some)
+    if share is None:
+        return text
+    listed = ", ".join(f"{count} {name}" for name, count in operators.items()) or "none"
+    return f"{text}; {share:.0%} of forward and backward time is outside graphs, operators there in one step: {listed}"
 
 
 def _of(records: Records, requirements: Requirements) -> list[tuple[str, str, bool]]:
@@ -334,12 +364,12 @@ def _of(records: Records, requirements: Requirements) -> list[tuple[str, str, bo
 
 def _reasons(record: GraphRecord) -> str:
     said = [f"{cause(site.kind, site.context)} at {_break(site)}" for site in record.break_sites]
-    said += [
-        f"{skip.function} ({_at(skip.file, skip.at_line)}) is not compiled, "
-        + ("its calls are not counted" if skip.ran_eager is None else f"{skip.ran_eager} calls")
-        for skip in record.skipped
-    ]
-    return "; ".join(said)
+    return "; ".join(said + [_skipped(skip) for skip in record.skipped])
+
+
+def _skipped(skip: SkippedFunction) -> str:
+    counted = "its calls are not counted" if skip.ran_eager is None else f"{skip.ran_eager} calls"
+    return f"{skip.function} ({_at(skip.file, skip.at_line)}) is not compiled, {counted}"
 
 
 def _break(site: GraphBreak) -> str:

@@ -97,7 +97,7 @@ class Watch:
         self._seen = Seen()
         self._base = Counts.of(self._seen)
         self._observed: Observed | None = None
-        self._regions: documents.Regions | None = None
+        self._case_observed: Observed | None = None
         self._undo: list[Callable[[], None]] = []
         self._last_metric: Any = None
         self._exceeded: tuple[str, int] | None = None
@@ -309,28 +309,33 @@ class Watch:
     def step(self) -> Iterator[Observed]:
         """Observe one step, apart from timed ones: open its forward and backward pass in ``observed.span(phase)``.
 
-        What ran inside and outside graphs is then part of the next :meth:`case`.
+        What ran inside and outside graphs is then part of the next :meth:`case`, all observed steps of a case together.
+        The first one of a process pays for looking, so a few of them tell more than one.
         """
-        observed = Observed(self._wait)
+        observed = self._case_observed = self._case_observed or Observed(self._wait)
+        observed.begin()
         self._observed = observed
         try:
             with observed:
                 yield observed
         finally:
             self._observed = None
-        self._regions = observed.regions()
 
     # --- documents ------------------------------------------------------------------------------------------------------
 
     def capture(self) -> GraphRecord:
         """Everything since the start."""
-        return document(self._seen, Counts(), self._regions, self.unseen)
+        return self._document(Counts())
 
     def case(self) -> GraphRecord:
         """What came since the last call of this method, or since the start: the document of one case."""
-        made = document(self._seen, self._base, self._regions, self.unseen)
-        self._base, self._regions = Counts.of(self._seen), None
+        made = self._document(self._base)
+        self._base, self._case_observed = Counts.of(self._seen), None
         return made
+
+    def _document(self, base: Counts) -> GraphRecord:
+        observed = self._case_observed
+        return document(self._seen, base, observed.regions() if observed else None, self.unseen)
 
 
 def _hear(said: list[documents.ByOperator]) -> Callable[[], None]:

@@ -20,7 +20,7 @@ _ENGINE = "torch::autograd::AccumulateGrad"
 
 
 class Observed(TorchDispatchMode):
-    """One step, split into compiled graphs and the rest: operators at the dispatcher, seconds with the device awaited.
+    """A few steps, split into compiled graphs and the rest: operators at the dispatcher, seconds with the device awaited.
 
     A forward graph calls :meth:`run`. Its backward graph is found by its autograd node, which is there whatever compiler
     made it.
@@ -34,7 +34,8 @@ class Observed(TorchDispatchMode):
         self._opened: list[float] = []
         self._graph_runs = self._backward_runs = self._inside = self._engine = 0
         self._outside: Counter[str] = Counter()
-        self._seconds = self._seconds_inside = 0.0
+        self._seconds: list[float] = []
+        self._seconds_inside: list[float] = []
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -53,6 +54,11 @@ class Observed(TorchDispatchMode):
                 self._outside[str(func).replace(".", "::", 1)] += 1
         return func(*args, **(kwargs or {}))
 
+    def begin(self) -> None:
+        """A step begins."""
+        self._seconds.append(0.0)
+        self._seconds_inside.append(0.0)
+
     @contextmanager
     def span(self, phase: str) -> Iterator[None]:
         """One phase of the step; the forward and the backward pass count, the others are never compiled here."""
@@ -66,7 +72,7 @@ class Observed(TorchDispatchMode):
             yield
             self._wait()
         finally:
-            self._seconds += time.perf_counter() - start
+            self._seconds[-1] += time.perf_counter() - start
             self._phase = ""
 
     phase = span  # what other observers of a step call it
@@ -100,11 +106,12 @@ class Observed(TorchDispatchMode):
         self._wait()
         start = self._opened.pop()
         if not self._opened:  # a graph within a graph's own backward pass is part of it
-            self._seconds_inside += time.perf_counter() - start
+            self._seconds_inside[-1] += time.perf_counter() - start
 
     def regions(self) -> Regions:
         """What was seen."""
         return Regions(
+            steps=len(self._seconds),
             graph_runs=self._graph_runs,
             backward_runs=self._backward_runs,
             inside=self._inside,
