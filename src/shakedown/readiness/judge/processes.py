@@ -76,11 +76,10 @@ def gather(
         state, seconds = timing.settled(found, demand)
         process = Process(cell, found, state, np.asarray(seconds))
         group.seen.append(process)
-        if not matched.get((cell.id, key[2]), False):
+        reason = "; ".join(ev.blendable(group.seen[0].evidence, found))
+        if not reason and not matched.get((cell.id, key[2]), False):
             wrong.append(cell.id)
-        reason = timing.untrusted(found, self_tests.get(cell.id), demand)
-        if not reason and group.used:
-            reason = "; ".join(ev.blendable(group.used[0].evidence, found))
+        reason = reason or timing.untrusted(found, self_tests.get(cell.id), demand)
         reason = reason or (f"{timing.UNTESTED}: {state.reason}" if state.reason else "")
         if reason:
             group.left_out[cell.id] = reason
