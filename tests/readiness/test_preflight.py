@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -470,6 +473,26 @@ def test_a_workload_that_cannot_be_loaded_is_bad_input(tmp_path: Path) -> None:
         preflight.ask_operators(
             Request(str(file)), requirements.load(demand(tmp_path)), workload.resolve(str(file)), None
         )
+
+
+def test_an_interrupt_ends_it_and_what_it_started(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "shakedown.cli", "preflight", str(TINY), "--out", str(tmp_path / "page.md")]
+    asking = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert asking.stderr is not None
+    assert asking.stderr.readline().startswith("opening the device")
+    asking.send_signal(signal.SIGINT)
+    _, said = asking.communicate(timeout=60)
+    assert asking.returncode == 130
+    assert "interrupted" in said
+    assert not (tmp_path / "page.md").exists()
+
+
+def test_a_page_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    place = tmp_path / "file" / "page.md"
+    done = run.invoke(cli.app, ["preflight", str(TINY), "--target", "cpu", "--timeout", "0.05", "--out", str(place)])
+    assert done.exit_code == 2, done.output
+    assert "cannot write" in done.stderr.replace("\n", "")
 
 
 def test_the_codes_are_in_the_help_and_in_the_documentation() -> None:

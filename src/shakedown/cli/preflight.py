@@ -58,17 +58,18 @@ def preflight(
     console = Console(stderr=True, soft_wrap=True)
     try:
         found = checks.run(request, lambda what: console.print(escape(what), style="dim", highlight=False))
-        page = preflight_page.markdown(found)
-        if out is not None:
-            write_atomic(out, page.encode())
     except errors.BadInput as error:
         raise fail(str(error), BAD_INPUT, as_json) from None
-    except OSError as error:
-        raise fail(f"cannot write {out}: {error.strerror}", BAD_INPUT, as_json) from None
     except (errors.Interrupted, KeyboardInterrupt) as error:
         raise fail(str(error) or "interrupted", INTERRUPTED, as_json) from None
     except errors.TrialError as error:
         raise fail(str(error), FAILED, as_json) from None
+    page = preflight_page.markdown(found)
+    if out is not None:
+        try:
+            write_atomic(out, page.encode())
+        except OSError as error:
+            raise fail(f"cannot write {out}: {error.strerror}", BAD_INPUT, as_json) from None
     if as_json:
         print(found.model_dump_json(indent=1))
     elif out is None:
