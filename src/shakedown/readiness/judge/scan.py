@@ -59,7 +59,8 @@ def devices(scan: Scan, records: dict[str, Lines]) -> list[Finding]:
             found.append(Finding(word=word, cell=where, text=text, fails=False))
     unknown = sum(ran(hit, scan, records.values()) == "unknown" for hit in named)
     if unknown:
-        text = f"whether {unknown} places that name a device ran is unknown: the file changed, lies outside the recorded folder, or was imported before"
+        why = "the file changed, lies outside the recorded folder, or was imported before"
+        text = f"whether {unknown} places that name a device ran is unknown: {why}"
         found.append(Finding(word="untested(lines)", cell="", text=text, fails=False))
     return found
 
