@@ -1,11 +1,12 @@
 """Makes the embedded device wrong on purpose, in every Python process that finds this file on its PYTHONPATH.
 
-``FAULT_OF_TEST`` names the fault. Lowerings are replaced while the device's own files register them, so that nothing in the
-product knows of it.
+``FAULT_OF_TEST`` names the faults, with commas. Lowerings are replaced while the device's own files register them, so that
+nothing in the product knows of it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.abc
 import importlib.machinery
 import os
@@ -22,19 +23,18 @@ LOWERED: dict[str, tuple[str, Any]] = {
 }
 COMPILED = "compiled_gelu"
 FUSED = "fused_gelu"
-FAULT = os.environ.get("FAULT_OF_TEST", "")
+FAULTS = frozenset(filter(None, os.environ.get("FAULT_OF_TEST", "").split(",")))
 
 
 def after_registry(module: Any) -> None:
     """Wrap the decorator that registers lowerings."""
-    if FAULT not in LOWERED:
-        return
-    name, change = LOWERED[FAULT]
+    chosen = dict(LOWERED[fault] for fault in FAULTS & LOWERED.keys())
     lower = module.lower
 
     def faulty(*names: str, **options: Any) -> Any:
         register = lower(*names, **options)
-        if name not in names:
+        change = next((chosen[name] for name in names if name in chosen), None)
+        if change is None:
             return register
 
         def decorate(fn: Any) -> Any:
@@ -51,7 +51,7 @@ def after_registry(module: Any) -> None:
 
 def after_graph(module: Any) -> None:
     """Graphs alone take a wrong lowering; eager execution keeps the right one."""
-    if FAULT != COMPILED:
+    if COMPILED not in FAULTS:
         return
     registry = module.registry
 
@@ -59,8 +59,6 @@ def after_graph(module: Any) -> None:
         found = registry.lowering_of(op)
         if str(op) != "aten.gelu.default":
             return found
-        import dataclasses
-
         return dataclasses.replace(found, fn=lambda *args, **kwargs: found.fn(*args, **kwargs) * 1.002)
 
     module.registry = types.SimpleNamespace(**{**vars(registry), "lowering_of": lowering_of})
@@ -68,12 +66,19 @@ def after_graph(module: Any) -> None:
 
 def after_fusion(module: Any) -> None:
     """Fused programs take a wrong result of one member; the same operator alone is right."""
-    if FAULT != FUSED:
+    if FUSED not in FAULTS:
         return
     original = module.fuse
 
-    def fuse(*args: Any, **kwargs: Any) -> Any:
-        return original(*args, **kwargs)
+    def worse(step: Any) -> Any:
+        if step.name != "aten.gelu.default":
+            return step
+        lowering = step.lowering
+        return dataclasses.replace(step, lowering=lambda *args, **kwargs: lowering(*args, **kwargs) * 1.002)
+
+    def fuse(name: str, programs: Any, *rest: Any) -> Any:
+        changed = [dataclasses.replace(p, steps=tuple(worse(step) for step in p.steps)) for p in programs]
+        return original(name, changed, *rest)
 
     module.fuse = fuse
 
@@ -81,6 +86,7 @@ def after_fusion(module: Any) -> None:
 AFTER = {
     "shakedown.neuron.lowering.registry": after_registry,
     "shakedown.neuron.graph": after_graph,
+    "shakedown.neuron.modes.adaptive.fusion": after_fusion,
 }
 
 
@@ -103,5 +109,5 @@ class Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
-if FAULT:
+if FAULTS:
     sys.meta_path.insert(0, Finder())

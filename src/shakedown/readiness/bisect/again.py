@@ -115,10 +115,17 @@ def _attention_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Any
     return tuple(next(made) if t is not None and t.requires_grad else None for t in inputs)
 
 
-# Operators that only devices have, as the CPU's own: the first of their results is enough to judge them by.
+def _linear_backward(x: Tensor, grad: Tensor, weight: Tensor, wanted: Any) -> tuple[Any, ...]:
+    rows, given = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])
+    made = (lambda: (rows @ weight).reshape(x.shape), lambda: rows.T @ given, lambda: rows.sum(0))
+    return tuple(make() if want else None for make, want in zip(made, wanted))
+
+
+# Operators that only devices have, in operators that the CPU has.
 _DEVICE_ONLY: dict[str, Callable[..., Any]] = {
     "_scaled_dot_product_fused_attention_overrideable": _attention_forward,
     "_scaled_dot_product_fused_attention_overrideable_backward": _attention_backward,
+    "linear_backward": _linear_backward,
 }
 
 

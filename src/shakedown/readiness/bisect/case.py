@@ -59,13 +59,14 @@ class Program:
     device: str
     backend: str = ""  # of torch.compile; empty: eager
     on_host: frozenset[str] = frozenset()
+    adaptive: bool = False  # run so often that adaptive eager fuses it
     updates: dict[str, str] = field(default_factory=dict)  # a compared tensor -> the one that it was before
 
-    def body(self) -> str:
-        """The function, as text."""
+    def body(self, on_cpu: bool = False) -> str:
+        """The function, as text; `on_cpu` for the CPU at the device's precision, which lacks some operators."""
         rows = ["def run(t, device, float64):"]
         for line in self.lines:
-            plain, exact = (_call(line, wide) for wide in (False, True))
+            plain, exact = (_call(line, wide, wide or on_cpu) for wide in (False, True))
             if plain == exact:
                 rows.append(f"    {line.result} = {plain}")
             else:
@@ -83,13 +84,13 @@ def _stand_in(func: Any) -> bool:
     return func is not operator.getitem and again.function(func) is not func
 
 
-def _call(line: Line, wide: bool) -> str:
+def _call(line: Line, wide: bool, on_cpu: bool) -> str:
     if line.func is operator.getitem:
         return f"{_text(line.args[0], wide)}[{line.args[1]}]"
     name = f"torch.ops.{line.func.namespace}.{again.base_name(line.func)}.{line.func._overloadname}"
-    if wide and again.base_name(line.func) in _VIEWS:
+    if on_cpu and again.base_name(line.func) in _VIEWS:
         name = _RESHAPE  # the CPU's results may lie in another order, of which a view cannot be had
-    if wide and _stand_in(line.func):
+    if on_cpu and _stand_in(line.func):
         name = f"again.function({name})"
     args = list(line.args)
     if again.base_name(line.func) in ("_softmax", "_log_softmax") and len(args) > 2 and wide:
@@ -162,17 +163,17 @@ class Bench:
     def differs(self, program: Program) -> list[Numbers]:
         """What is wrong with the program's results on the device. Raises what the CPU raises."""
         space: dict[str, Any] = {"torch": torch, "again": again}
-        run, on_cpu = (_function(text, space) for text in (program.body(), _for_cpu(program.body())))
+        run, on_cpu = (_function(program.body(cpu), space) for cpu in (False, True))
         with torch.no_grad():
             truth = run({n: trees.wide(v) for n, v in program.tensors.items()}, "cpu", True)
-            # A stand-in computes other results than the operator; then there is no second opinion from the CPU.
-            cpu = {} if program.stand_ins else on_cpu({n: v.clone() for n, v in program.tensors.items()}, "cpu", False)
+            cpu = on_cpu({n: v.clone() for n, v in program.tensors.items()}, "cpu", False)
             device = program.device
             given = {n: v.clone() if n in program.on_host else v.to(device) for n, v in program.tensors.items()}
             if program.backend:
                 torch._dynamo.reset()
                 run = torch.compile(run, backend=program.backend, dynamic=False)
-            made = {name: trees.host(value) for name, value in run(given, device, False).items()}
+            results = fused(run, given, device) if program.adaptive else run(given, device, False)
+            made = {name: trees.host(value) for name, value in results.items()}
         triples = [
             Triple(
                 name=name,
@@ -220,15 +221,18 @@ class Bench:
         return program
 
 
+def fused(run: Callable[..., dict[str, Tensor]], given: dict[str, Tensor], device: str) -> dict[str, Tensor]:
+    """Adaptive eager compiles what it has met before: `run`, eight times in one recording, until that is one program."""
+    for _ in range(8):
+        made = [run({n: v.clone() for n, v in given.items()}, device, False) for _ in range(8)]
+        torch.accelerator.synchronize()
+        torch.neuron.adaptive.wait(60.0)
+    return made[-1]
+
+
 def _function(text: str, space: dict[str, Any]) -> Callable[..., dict[str, Tensor]]:
     exec(compile(text, "<case>", "exec"), space)
-    return space["run"]  # type: ignore[no-any-return]
-
-
-def _for_cpu(text: str) -> str:
-    for name in _VIEWS:
-        text = text.replace(f"torch.ops.aten.{name}.default", _RESHAPE)
-    return text
+    return space["run"]
 
 
 def _observed(triple: Triple) -> float:
@@ -288,7 +292,7 @@ import os
 import sys
 from pathlib import Path
 
-import torch
+{switch}import torch
 from safetensors.torch import load_file
 {imports}
 DEVICE = os.environ.get("DEVICE", "{device}")
@@ -324,6 +328,19 @@ for name, right in truth.items():
     wrong |= bool(error > LIMITS[name]) or odd > {odd}
 sys.exit(int(wrong))
 '''
+
+
+_FUSED = """
+
+
+def fused(given, device, float64):
+    if not hasattr(getattr(torch, device, None), "adaptive"):
+        return run(given, device, float64)
+    for _ in range(8):  # what came before is compiled; eight calls are recorded together
+        made = [run({n: v.clone() for n, v in given.items()}, device, float64) for _ in range(8)]
+        torch.accelerator.synchronize()
+        torch.neuron.adaptive.wait(60.0)
+    return made[-1]"""
 
 
 def write(
@@ -371,8 +388,11 @@ def write(
         limits_are="half of the relative L2 error that was seen: it lies in one row, or has one sign"
         if halved
         else "relative L2 error that rounding explains",
-        body=program.body(),
-        call=f'(torch.compile(run, backend="{program.backend}", dynamic=False) if DEVICE == "{program.device}" else run)'
+        body=program.body() + (_FUSED if program.adaptive else ""),
+        switch='os.environ["SHAKEDOWN_ADAPTIVE"] = "1"  # read when torch is imported\n\n' if program.adaptive else "",
+        call="fused"
+        if program.adaptive
+        else f'(torch.compile(run, backend="{program.backend}", dynamic=False) if DEVICE == "{program.device}" else run)'
         if program.backend
         else "run",
         odd=0 if odd else 10**9,

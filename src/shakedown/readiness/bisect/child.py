@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import json
 import sys
@@ -162,9 +163,10 @@ def _located(lab: Lab, walk: Walk, call: Call, judged: Any, module: Module | Non
 
 def _case(lab: Lab, call: Call, wrong: list[Any], phase: str, text: str) -> tuple[str, str]:
     """Write the runnable case, if the operator alone is wrong again."""
-    say("eager: the operator alone, smaller and smaller")
+    say(f"{lab.job.stage}: the operator alone, smaller and smaller")
     name = again.full_name(call.func)
     program = case.of_call(call, [n for n in wrong if n.tensor in call.made], lab.target.device, phase == "optimizer")
+    program = dataclasses.replace(program, adaptive=lab.job.stage == "adaptive")
     if call.raised:
         program = case.of_call(call, [], lab.target.device, False)
     return write_case(lab, program, f"{name} on {lab.target.device}", text, call.raised)
@@ -299,16 +301,20 @@ def _stage(lab: Lab, verdict: Verdict, text: str, **fields: Any) -> Stage:
     return Stage(mode=lab.job.stage, verdict=verdict, text=text, **fields)
 
 
+def leave(job: BisectJob) -> None:
+    """Look, and write ``<stage>.json``."""
+    evidence.write(perform(job), job.folder / f"{job.stage}.json")
+
+
 def main() -> int:
-    """Read the job, look, write ``<stage>.json``."""
+    """Read the job and do it."""
     raw = json.loads(Path(sys.argv[1]).read_text())
     job = BisectJob(**{**raw, "cases": tuple(raw["cases"]), "subjects": tuple(raw["subjects"])})
     try:
-        stage = perform(job)
+        leave(job)
     except WorkloadError as error:
         print(f"WorkloadError: {error}", file=sys.stderr)
         return WORKLOAD_AT_FAULT
-    evidence.write(stage, job.folder / f"{job.stage}.json")
     gc.freeze()
     return 0
 

@@ -1,0 +1,265 @@
+"""Localisation on an embedded device that is wrong on purpose, in real processes (``faulty/sitecustomize.py``)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from shakedown import cli
+from shakedown.readiness import trial
+from shakedown.readiness.bisect import child
+from shakedown.readiness.bisect import run as bisection
+from shakedown.readiness.bisect.job import BisectJob
+from shakedown.readiness.bisect.result import Bisect
+from shakedown.readiness.judge.results import Outcome
+from shakedown.readiness.runner import Launch, LocalProcesses
+
+from .support import TINY, InProcess, quick
+
+FAULTY = Path(__file__).with_name("faulty")
+EAGER, COMPILED, ADAPTIVE = "eager-float32-cold", "compiled-float32-cold", "adaptive-float32-cold"
+# fault -> cell, phase, operator
+FAULTS = {
+    "gelu": (EAGER, "forward", "aten::gelu"),
+    "softmax_gradient": (EAGER, "backward", "aten::_log_softmax_backward_data"),
+    "update": (EAGER, "optimizer", "aten::_foreach_addcdiv_.ScalarList"),
+    "compiled_gelu": (COMPILED, "forward", "aten::gelu"),
+}
+
+
+def line_of(text: str) -> str:
+    """Where `text` stands in the tiny workload, as a finding names it."""
+    number = next(i for i, line in enumerate(TINY.read_text().splitlines(), start=1) if text in line)
+    return f"tiny.py:{number}"
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished trial of the healthy device. Localisation needs its snapshot and its word on which cells there are."""
+    folder = tmp_path_factory.mktemp("record")
+    request = trial.Request(
+        str(TINY),
+        folder / "run",
+        target="neuron",
+        modes=("eager", "compiled", "adaptive"),
+        dtypes=("float32",),
+        cases=("2x8",),
+        requirements=quick(folder),
+        quick=True,
+    )
+    trial.run(request, executor=InProcess())
+    return folder / "run"
+
+
+class Processes(LocalProcesses):
+    """Real processes that share one cache of compiled programs; a stage that a fault does not touch runs in this process."""
+
+    def __init__(self, cache: Path, here: tuple[str, ...] = ()) -> None:
+        super().__init__(bisection.CHILD)
+        self.cache, self.here = cache, here
+
+    def run(self, launch: Launch) -> Outcome:
+        assert isinstance(launch.job, BisectJob)
+        if launch.job.stage in self.here:
+            child.leave(launch.job)
+            return Outcome(status="finished", exit_code=0)
+        environment = launch.environment | {"SHAKEDOWN_CACHE_DIR": str(self.cache)}
+        return super().run(dataclasses.replace(launch, environment=environment))
+
+
+class Runs:
+    """One localisation for each fault, made when a test first asks for it."""
+
+    def __init__(self, record: Path, folder: Path) -> None:
+        self.record, self.folder = record, folder
+        self.known: dict[str, Bisect] = {}
+
+    def of(self, fault: str, cell: str) -> Bisect:
+        if fault not in self.known:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("PYTHONPATH", str(FAULTY), prepend=os.pathsep)
+                patch.setenv("FAULT_OF_TEST", fault)
+                executor = Processes(self.folder / "cache", () if cell == EAGER else ("eager",))
+                request = bisection.Request(self.record, cell, self.folder / fault)
+                self.known[fault] = bisection.run(request, executor=executor)
+        return self.known[fault]
+
+
+@pytest.fixture(scope="module")
+def runs(record: Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(record, tmp_path_factory.mktemp("bisect"))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_operator_is_named(runs: Runs, fault: str) -> None:
+    cell, phase, operator = FAULTS[fault]
+    found = runs.of(fault, cell)
+    assert (found.verdict, found.exit_code, found.label) == ("located", 1, "rehearsal")
+    stage = found.found
+    assert stage is not None
+    assert (stage.mode, stage.phase) == (cell.split("-")[0], phase)
+    assert stage.operator is not None
+    assert stage.operator.names == [operator]
+    worst = stage.operator.numbers[0]
+    assert worst.margin > 100
+    assert worst.findings
+    assert (runs.folder / fault / "bisect.json").read_text() == found.model_dump_json(indent=1) + "\n"
+
+
+def test_the_module_and_the_line_are_named(runs: Runs) -> None:
+    for fault, kind, line in (
+        ("gelu", "Tiny", line_of("F.gelu")),
+        ("softmax_gradient", "forward", line_of("F.cross_entropy")),
+        ("compiled_gelu", "Tiny", line_of("F.gelu")),
+    ):
+        stage = runs.of(fault, FAULTS[fault][0]).found
+        assert stage is not None
+        assert stage.module is not None
+        assert stage.operator is not None
+        # A function between modules is in nobody's forward but that of the module around them, or the workload's own.
+        assert (stage.module.path, stage.module.kind) == ("" if kind == "Tiny" else None, kind)
+        name, number = stage.operator.line.split(":")
+        wanted = int(line.split(":")[1])
+        assert name == "tiny.py"
+        assert wanted <= int(number) <= wanted + 2
+    stage = runs.of("update", EAGER).found
+    assert stage is not None
+    assert stage.module is not None
+    assert stage.module.kind == "AdamW"
+
+
+def test_the_error_is_put_into_words_and_numbers(runs: Runs) -> None:
+    stage = runs.of("gelu", EAGER).found
+    assert stage is not None
+    assert stage.operator is not None
+    (numbers,) = stage.operator.numbers
+    assert numbers.scale_minus_one == pytest.approx(0.002, rel=1e-3)
+    assert "uniformly scaled by 1.002" in numbers.findings[0]
+    assert numbers.relative_l2 > 100 * numbers.allowed_relative_l2
+
+
+def test_eager_is_looked_into_first(runs: Runs) -> None:
+    found = runs.of("compiled_gelu", COMPILED)
+    assert [stage.mode for stage in found.stages] == ["eager", "compiled"]
+    assert found.stages[0].verdict == "nothing"
+    assert "eager mode on the same target is right" in found.text
+
+
+def faulty(faults: str) -> dict[str, str]:
+    """The environment of a process whose device has `faults`."""
+    path = os.pathsep.join(filter(None, (str(FAULTY), os.environ.get("PYTHONPATH"))))
+    return os.environ | {"PYTHONPATH": path, "FAULT_OF_TEST": faults}
+
+
+def healthy(case: Path) -> int:
+    """Exit code of a case in this process, whose device is right."""
+    torch._dynamo.reset()
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(case))
+    return int(end.value.code or 0)
+
+
+def outcomes(runs: Runs, faults: str) -> dict[str, int]:
+    """Exit code of every case, run one after the other in one process whose device has `faults`."""
+    script = (
+        "import json, runpy, sys\ncodes = {}\nfor fault in sys.argv[2:]:\n    try:\n"
+        "        runpy.run_path(f'{sys.argv[1]}/{fault}/case/case.py')\n    except SystemExit as end:\n"
+        "        codes[fault] = int(end.code or 0)\nprint(json.dumps(codes))"
+    )
+    command = [sys.executable, "-c", script, str(runs.folder), *FAULTS]
+    done = subprocess.run(command, env=faulty(faults), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+
+
+def test_every_case_reproduces_the_fault_and_passes_without_it(runs: Runs) -> None:
+    for fault, (cell, _, _) in FAULTS.items():
+        stage = runs.of(fault, cell).found
+        assert stage is not None
+        assert stage.case == "case", stage.case_note
+        assert healthy(runs.folder / fault / "case" / "case.py") == 0
+    assert outcomes(runs, "compiled_gelu") == dict.fromkeys(FAULTS, 0) | {"compiled_gelu": 1}
+    assert outcomes(runs, "gelu,softmax_gradient,update,compiled_gelu") == dict.fromkeys(FAULTS, 1)
+
+
+def test_a_case_is_small(runs: Runs) -> None:
+    """Shrinking halves what it can: the update is one tensor of fourteen, the activation a part of 2 x 8 x 32 values."""
+    runs.of("update", EAGER)
+    runs.of("gelu", EAGER)
+    update = (runs.folder / "update" / "case" / "case.py").read_text()
+    assert update.count('t["self_') == 2  # given, and compared
+    assert (runs.folder / "gelu" / "case" / "tensors.safetensors").stat().st_size < 2 * 8 * 32 * 4 / 2
+    assert len((runs.folder / "gelu" / "case" / "case.py").read_text().splitlines()) < 60
+
+
+def test_a_fused_program_alone_is_wrong(runs: Runs) -> None:
+    """Adaptive eager: eager is right, the fused program is not, and the case brings it about again."""
+    found = runs.of("fused_gelu", ADAPTIVE)
+    assert [(s.mode, s.verdict) for s in found.stages] == [("eager", "nothing"), ("adaptive", "located")]
+    stage = found.found
+    assert stage is not None
+    assert stage.operator is not None
+    assert stage.operator.names == ["aten::gelu"]
+    assert "in a fused program" in found.text
+    case = runs.folder / "fused_gelu" / "case" / "case.py"
+    for fault, code in (("fused_gelu", 1), ("", 0)):
+        done = subprocess.run([sys.executable, str(case)], env=faulty(fault), capture_output=True, text=True)
+        assert done.returncode == code, done.stdout + done.stderr
+
+
+def command(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(cli.app, ["bisect", *arguments])
+    return done.exit_code, done.stdout + done.stderr
+
+
+def test_nothing_to_localise_on_a_healthy_device(record: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli.app, ["bisect", str(record), EAGER, "--out", str(tmp_path / "out"), "--json"])
+    answer = Bisect.model_validate_json(done.stdout)
+    assert (done.exit_code, answer.verdict, answer.step) == (0, "nothing", 1)
+    assert answer.text.startswith("nothing to localise")
+    assert answer.record_seal == json.loads((record / "record.json").read_text())["seal"]
+    assert not (tmp_path / "out" / "case").exists()
+    assert not (tmp_path / "out" / "cache").exists()
+
+
+def test_bad_input_is_one_clear_message(record: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for arguments, words in (
+        ((str(record), "eager-float16"), "no cell 'eager-float16'"),
+        ((str(record), EAGER, "--case", "9x9"), "has no case '9x9'; choose among 2x8"),
+        ((str(record), EAGER, "--step", "7"), "step 7 is not in the record; it has batches for steps 1 to 3"),
+        ((str(tmp_path / "nowhere"), EAGER), "only a finished trial can be localised"),
+    ):
+        code, said = command(*arguments, "--out", str(out), "--json")
+        assert code == 2
+        assert words in json.loads(said)["error"]
+        assert not out.exists()
+
+
+def test_an_unfinished_record_or_a_changed_workload_is_refused(record: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(record, tmp_path / "copy"))
+    (copy / "workload.py").write_text("# other\n" + TINY.read_text())
+    (copy / "trial.json").unlink()
+    code, said = command(str(copy), EAGER, "--out", str(tmp_path / "out"))
+    assert code == 2
+    assert "the workload changed" in said
+    (copy / "record.json").unlink()
+    code, said = command(str(copy), EAGER, "--out", str(tmp_path / "out"))
+    assert code == 2
+    assert "there is no record" in said
+
+
+def test_an_existing_directory_is_left_as_it_is(record: Path, tmp_path: Path) -> None:
+    code, said = command(str(record), EAGER, "--out", str(tmp_path))
+    assert code == 2
+    assert "exists and is left as it is" in said
