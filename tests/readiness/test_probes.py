@@ -221,7 +221,7 @@ def test_a_probe_that_ends_its_process_is_named_and_the_others_are_kept(
 
 
 def test_a_probe_that_hangs_is_ended_and_told(tmp_path: Path) -> None:
-    job = make_job(tmp_path, demand={"variations": {"neighbour_seconds": 4.0}})
+    job = make_job(tmp_path, demand={"variations": {"neighbour_seconds": 8.0}})
     call = {"operator": "aten.mm.default", "arguments": "", "phase": "forward", "line": "", "calls": 1, "tags": []}
     script = tmp_path / "stuck.py"
     script.write_text(

@@ -6,6 +6,7 @@ import functools
 import json
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,15 @@ def perform(job: Job, journal: Journal, seconds: float, backend: Any = None) -> 
             return
         call, variants = forms[key]
         journal.append(start=list(key))
-        probed = bench.probe(call, key[1], variants, functools.partial(journal.append, device=list(key)))
-        journal.append(done=list(key), probe=probed.model_dump())
+        try:
+            probed = bench.probe(
+                call, key[1], variants, functools.partial(journal.append, device=list(key))
+            ).model_dump()
+        except Exception as error:  # errors of the operator are results already: this one is the trial's own
+            traceback.print_exc()
+            reason = f"the comparison itself failed: {measure.said(error)}"
+            probed = _named(call) | {"variation": key[1], "outcome": "untested", "reason": reason}
+        journal.append(done=list(key), probe=probed)
 
 
 def _named(call: calls.Call) -> dict[str, Any]:

@@ -82,11 +82,13 @@ def run(job: Job, command: tuple[str, ...] = CHILD) -> Probes:
     while processes <= _MOST_DEATHS:
         processes += 1
         child = subprocess.Popen([*command, str(job_file), str(journal.path), repr(end - time.monotonic())])
-        code, hung = _wait(child, journal, end, allowed / 4)
+        code, ended = _wait(child, journal, end, allowed / 4)
         if code == 0:
             break
-        if not _bury(journal, code, hung):
+        if not _bury(journal, code, ended):
             reason = f"the process ended with exit code {code} before its first probe"
+            if ended:
+                reason = f"the first probe was not reached in {allowed:.0f} s"
             break
         if time.monotonic() > end:
             break
@@ -97,36 +99,37 @@ def run(job: Job, command: tuple[str, ...] = CHILD) -> Probes:
     return document
 
 
-def _wait(child: subprocess.Popen[bytes], journal: Journal, end: float, longest: float) -> tuple[int, bool]:
-    """Wait for the child. It is ended when the time is up, or when one probe has taken `longest` seconds."""
-    since, seen = time.monotonic(), (0, -1)
+def _wait(child: subprocess.Popen[bytes], journal: Journal, end: float, longest: float) -> tuple[int, str]:
+    """Wait for the child. It is ended when the time is up and a last probe had its while, or when one probe has taken
+    `longest` seconds; then the outcome of that probe is given with the exit code.
+    """
+    since, seen = time.monotonic(), -1
     while True:
         try:
-            return child.wait(timeout=_POLL_SECONDS), False
+            return child.wait(timeout=_POLL_SECONDS), ""
         except subprocess.TimeoutExpired:
             pass
         now = time.monotonic()
-        size = (journal.path.stat().st_size, 0) if journal.path.exists() else (0, 0)
+        size = journal.path.stat().st_size if journal.path.exists() else 0
         if size != seen:
             since, seen = now, size
-        stuck = journal.open() is not None and now - since > longest
-        if now > end + longest / 4 or stuck:
+        stuck = now - since > longest and journal.open() is not None
+        if stuck or now > end + longest / 4:
             child.kill()
-            return child.wait(), True
+            return child.wait(), "hung" if stuck else "untested"
 
 
-def _bury(journal: Journal, code: int, hung: bool) -> bool:
-    """Write down the probe that the child died of; False where it died of none."""
+def _bury(journal: Journal, code: int, ended: str) -> bool:
+    """Write down the probe that the child died of, or was `ended` in; False where there is none."""
     key = journal.open()
-    if key is None:
-        return False
     call = next((entry[2] for entry in journal.plan() if (entry[0], entry[1]) == key), None)
-    if call is None:
+    if key is None or call is None:
         return False
-    outcome = "hung" if hung else "crashed"
-    reason = "ended after its time" if hung else f"the process ended with exit code {code}"
-    if not journal.reached_device(key):
-        outcome, reason = "untested", f"PyTorch's own CPU kernel does not survive it ({reason})"
+    died = f"the process ended with exit code {code}"
+    outcome = ended or "crashed"
+    reason = {"hung": "ended after its time", "untested": "still running when the time was over"}.get(ended, died)
+    if not ended and not journal.reached_device(key):
+        outcome, reason = "untested", f"PyTorch's own CPU kernel does not survive it ({died})"
     journal.append(done=list(key), probe=call | {"variation": key[1], "outcome": outcome, "reason": reason})
     return True
 
