@@ -13,7 +13,7 @@ from shakedown.readiness import record as records
 
 from .support import TINY, quick
 
-CELLS = [f"{mode}-float32-{cache}" for mode in ("eager", "compiled") for cache in ("cold", "warm")]
+CELLS = [f"{mode}-float32-{cache}" for mode in ("eager", "adaptive", "compiled") for cache in ("cold", "warm")]
 
 
 @pytest.fixture(scope="module")
@@ -35,14 +35,13 @@ def record(out: Path) -> records.Record:
 def test_every_mode_matches_truth(record: records.Record) -> None:
     verdicts = {cell.cell: cell.verdict for cell in record.judgement.cells}
     assert {verdicts[cell] for cell in CELLS} == {"match"}
-    assert verdicts["adaptive-float32"] == "untested"
 
 
 def test_rehearsal_is_said_wherever_a_result_is(out: Path, record: records.Record) -> None:
     assert record.label == "rehearsal"
     assert "REHEARSAL" in record.label_text
     assert "rehearsal" in record.judgement.sentence
-    kinds = {s.kind for s in record.judgement.statements if s.text.startswith(("eager", "compiled"))}
+    kinds = {s.kind for s in record.judgement.statements if s.text.startswith(("eager", "adaptive", "compiled"))}
     assert kinds == {"rehearsal"}
     report = (out / "report.md").read_text()
     assert report.splitlines()[0].endswith("(rehearsal)")
@@ -88,9 +87,24 @@ def test_compiled_runs_fewer_programs_than_eager(record: records.Record) -> None
 
 
 def test_modes_are_compared_with_each_other(record: records.Record) -> None:
-    (between,) = record.judgement.between_modes
-    assert (between.one, between.other) == ("eager-float32-cold", "compiled-float32-cold")
-    assert between.relative_l2 < 1e-5
+    adaptive, compiled = record.judgement.between_modes
+    assert (adaptive.one, adaptive.other) == ("eager-float32-cold", "adaptive-float32-cold")
+    assert adaptive.bit_equal
+    assert (compiled.one, compiled.other) == ("eager-float32-cold", "compiled-float32-cold")
+    assert compiled.relative_l2 < 1e-5
+
+
+def test_adaptive_eager_ran_in_its_own_processes_and_fused(record: records.Record) -> None:
+    enabled = {
+        cell: identity["environment"].get("SHAKEDOWN_ADAPTIVE") == "1"
+        for cell, identity in record.identity["cells"].items()
+    }
+    assert enabled == {cell: cell.startswith("adaptive") for cell in enabled}
+    for cell, cases in record.judgement.fusion.items():
+        assert cell.startswith("adaptive")
+        assert cases["2x8"].settled
+        assert cases["2x8"].share is not None
+        assert cases["2x8"].share > 0.9
 
 
 def test_record_verifies(out: Path) -> None:

@@ -66,6 +66,7 @@ class Candidate:
         )
         moved = {name: value.detach() for name, value in self.stepper.model.state_dict().items()}
         self.moved_exactly = snapshot.hash_tensors(moved) == snapshot.hash_tensors(self.restored.weights)
+        self.identity = identity.capture(self.target, job.source.path)
         self.observer = paths.recorder(self.target)
         self.lines: Lines | None = None
         self.graphs: graphs.Watch | None = None
@@ -273,7 +274,7 @@ class Candidate:
                 case=name,
                 mode=self.job.mode,
                 dtype=self.job.dtype,
-                identity=identity.capture(self.target),
+                identity=self.identity,
                 snapshot_sha256=self.job.snapshot_sha256,
                 requirements_sha256=self.job.requirements_sha256,
                 restored_sha256=self.restored.sha256,

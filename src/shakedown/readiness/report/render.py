@@ -26,7 +26,7 @@ def markdown(record: Record) -> str:
             lines += [f"- {_one_line(text)}" for text in section.sentences] + [""]
         else:
             lines += [line for text in section.sentences for line in (_one_line(text), "")]
-        for table in section.tables:
+        for table in section.drawn():
             lines.append("| " + " | ".join(table.header) + " |")
             lines.append("|" + " --- |" * len(table.header))
             lines += ["| " + " | ".join(_one_line(value) for value in row) + " |" for row in table.rows]
@@ -46,7 +46,7 @@ def terminal(record: Record, console: Console, out: str) -> None:
         console.print(f"\n[bold]{escape(section.title)}[/]")
         for text in section.sentences:
             console.print(f"[dim]{escape(text)}[/]", highlight=False)
-        for table in section.tables:
+        for table in section.drawn():
             console.print(_drawn(table), highlight=False)
     colour = _colour(record.judgement.verdict)
     verdict = f"[bold {colour}]{record.judgement.verdict}[/]: {escape(record.judgement.sentence)}"

@@ -20,6 +20,11 @@ class Table:
     header: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
 
+    def filled(self) -> Table:
+        """This table without columns that hold a dash in every row; the first column stays."""
+        kept = [i for i in range(len(self.header)) if not i or any(row[i] != "–" for row in self.rows)]
+        return Table(tuple(self.header[i] for i in kept), [tuple(row[i] for i in kept) for row in self.rows])
+
 
 @dataclass(frozen=True)
 class Section:
@@ -30,7 +35,11 @@ class Section:
     tables: list[Table] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.sentences or any(table.rows for table in self.tables))
+        return bool(self.sentences or self.drawn())
+
+    def drawn(self) -> list[Table]:
+        """Tables that hold anything, without columns in which nothing stands."""
+        return [table.filled() for table in self.tables if table.rows]
 
 
 def seconds(value: float | None) -> str:
