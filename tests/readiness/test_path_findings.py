@@ -89,7 +89,7 @@ def test_a_fallback_that_is_not_accepted_is_named_with_phase_line_and_cause(run:
     assert {(one.word, one.fails, one.case) for one in found} == {("fallback", False, run.cells[0].cases[0])}
     assert len(found) == 3
     slope, forward, optimizer = fallbacks(found)
-    assert slope.startswith(f"{SLOPE} ran on the CPU in phase backward: 1 calls, 384 bytes a step")
+    assert slope.startswith(f"{SLOPE} ran on the CPU in phase backward: 1 call, 384 bytes a step")
     assert line(leaving, "line of slope") in slope
     assert "lowering missing: no lowering; the requirements do not accept it" in slope
     assert line(leaving, "line of squash") in forward
@@ -153,7 +153,7 @@ def test_a_step_that_others_disturbed_fails_no_cell(run: Run, timed: float, fail
         (found,) = run.findings(Requirements(fallbacks=accepted, budgets=Budgets(fallback_share=0.5)))
         assert (found.word, found.fails) == ("fallback-bound", fails)
         assert ("a busy machine may be to blame" in found.text) != fails
-        assert "80% of a step of 50 ms" in found.text
+        assert "of a step of 50 ms went into operators on the CPU (fallbacks 40 ms" in found.text
     finally:
         ev.write(before, run.file)
 

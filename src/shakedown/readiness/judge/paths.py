@@ -161,7 +161,7 @@ class _Accepted:
         calls, nbytes = _total(together), sum(other.nbytes for other in together)
         over = []
         if calls > entry.calls:
-            over.append(f"{calls} calls a step, {entry.calls} accepted")
+            over.append(f"{_calls(calls)} a step, {entry.calls} accepted")
         if entry.nbytes and nbytes > entry.nbytes:
             over.append(f"{nbytes} bytes a step, {entry.nbytes} accepted")
         return ("over budget", "; ".join(over)) if over else ("accepted", entry.reason)
@@ -235,7 +235,7 @@ def _found_in(evidence: Evidence, cell: Cell, case: str, requirements: Requireme
         if one.acceptance == "accepted":
             continue
         where = f"{one.name} ran on the CPU in phase {one.phase or 'outside'}"
-        times = "an unknown number of calls" if one.count is None else f"{one.count} calls, {one.nbytes} bytes a step"
+        times = "an unknown number of calls" if one.count is None else f"{_calls(one.count)}, {one.nbytes} bytes a step"
         lines = f", called at {', '.join(one.lines)}" if one.lines else ""
         status = {
             "not accepted": "the requirements do not accept it",
@@ -251,6 +251,10 @@ def _found_in(evidence: Evidence, cell: Cell, case: str, requirements: Requireme
         text = f"{_in_words(share)}; {limit:.0%} is the budget{doubt}"
         said.append(Finding(word="fallback-bound", cell=cell.id, case=case, text=text, fails=fails))
     return said
+
+
+def _calls(count: int) -> str:
+    return "1 call" if count == 1 else f"{count} calls"
 
 
 def _in_words(share: HostShare) -> str:

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..evidence import PathRow
 
+_READ = torch.ops.aten._local_scalar_dense.default
 Key = tuple[str, str, str, str, str, str]  # kind, name, phase, detail, where, line
 
 
@@ -89,11 +90,12 @@ def _only_names(op: Any) -> bool:
 
 
 class Watcher(TorchDispatchMode):
-    """Enters in `book` each operator that `takes` accepts: where it ran, and its seconds where `clock` is given.
+    """Enters in `book` each operator, or with `host_only` those on CPU tensors: where it ran, and how long.
 
     `device` is the target's type. `line` and `phase` are asked while the operator runs; `clock` waits for the device and
-    gives the time. An operator on CPU tensors is timed by the processor time of its thread instead, which no busy machine
-    makes longer. Another view of the same tensor is no operator here: nothing is computed.
+    gives the time; without it nothing is timed. An operator on CPU tensors is timed by the processor time of its thread
+    instead, which no busy machine makes longer, less that of the cheapest operator at the same moment: an optimizer has many
+    that take less than being watched does. Another view of the same tensor is no operator here: nothing is computed.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class Watcher(TorchDispatchMode):
         super().__init__()
         self.book, self.device, self.phase, self.line, self.clock = book, device, phase, line, clock
         self.host_only = host_only
+        self._scalar = torch.zeros((), device="cpu")
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -120,16 +123,24 @@ class Watcher(TorchDispatchMode):
         if _only_names(func):
             return func(*args, **kwargs)
         given = {t.device.type for t in _tensors((args, kwargs))}
+        least = self._least() if self.clock is not None and given <= {"cpu"} else 0.0
         start, busy = (self.clock(), time.thread_time()) if self.clock is not None else (0.0, 0.0)
         result = func(*args, **kwargs)
+        used = time.thread_time() - busy
         seen = given | {t.device.type for t in _tensors(result)}
         host = "cpu" in seen and self.device not in seen
         seconds = None
         if self.clock is not None:
-            seconds = time.thread_time() - busy if host else self.clock() - start
+            seconds = max(0.0, used - least) if host else self.clock() - start
         if host or not self.host_only:
             self._enter(func, host, args, result, seconds)
         return result
+
+    def _least(self) -> float:
+        """Processor time, in seconds, of the cheapest operator there is: reading a number that is on the CPU."""
+        start = time.thread_time()
+        _READ(self._scalar)
+        return time.thread_time() - start
 
     def _enter(self, func: Any, host: bool, args: Any, result: Any, seconds: float | None) -> None:
         phase = self.phase()
