@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import warnings
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shakedown.readiness import evidence, targets
+from shakedown.readiness import evidence, targets, trial
 from shakedown.readiness.evidence import PathRow
 from shakedown.readiness.judge import graphs as judge
 from shakedown.readiness.judge.results import Cell, Finding, Outcome
@@ -20,6 +21,7 @@ from shakedown.readiness.requirements import CaseDemand, Demanded, Requirements
 
 from . import tiny
 from .stepping import Training
+from .support import TINY, InProcess, quick
 
 HERE = (Path(__file__),)
 BACKENDS = {"cpu": "aot_eager", "neuron": "neuron"}
@@ -156,6 +158,42 @@ def test_watching_changes_neither_what_compiles_nor_what_runs_eager(watch: graph
     with torch.compiler.set_stance("fail_on_recompile"):
         function(torch.ones(1, 30))  # past the limit nothing compiles, so nothing fails: the stance has gone quiet
     assert second.capture().limits[0].ran_eager == 14
+
+
+def test_a_new_watch_ends_the_one_before(watch: graphs.Watch) -> None:
+    with graphs.Watch(HERE) as second:
+        function = compiled(second, body, "cpu")
+        for length in range(2, 12):
+            function(torch.ones(1, length))
+        assert [event.ran_eager for event in second.case().limits] == [2]
+        assert watch.case().limits == []
+    function(torch.ones(1, 30))
+    assert second.capture().limits[0].ran_eager == 2  # it has ended as well
+
+
+def test_a_trial_of_a_workload_past_the_limit_fails_and_says_how_many_calls_ran_eager(tmp_path: Path) -> None:
+    request = trial.Request(
+        str(TINY),
+        tmp_path / "run",
+        target="cpu",
+        modes=("compiled",),
+        dtypes=("float32",),
+        cases=("1x4", "1x6", "1x8"),
+        requirements=quick(tmp_path),
+        quick=True,
+    )
+    tight = functools.partial(torch._dynamo.config.patch, recompile_limit=2)
+    done = trial.Trial(trial.check(request), lambda what, share: None, InProcess({"compiled-float32": tight})).run()
+    (cell,) = [cell for cell in done.judgement.cells if cell.cell == "compiled-float32"]
+    found = {finding.case: finding for finding in done.judgement.findings if finding.cell == "compiled-float32"}
+    assert {case: finding.word for case, finding in found.items() if finding.fails} == {"1x8": "recompile-bound"}
+    record = evidence.read(evidence.GraphRecord, tmp_path / "run" / "evidence" / "compiled-float32" / "1x8.graphs.json")
+    (row,) = record.shapes
+    assert row.ran_eager == row.without_graph == row.calls > 5  # every step of the case, the timed ones included
+    assert f"{row.calls} calls ran eager" in found["1x8"].text
+    assert record.limits[0].allowed == 2
+    assert {case.case: case.verdict for case in cell.cases}["1x4"] == "match"  # eager and compiled are equally right
+    assert done.judgement.verdict != "passed"
 
 
 def test_a_reset_gives_a_function_another_chance(watch: graphs.Watch) -> None:

@@ -33,6 +33,8 @@ _TORCH = str(Path(torch.__file__).parent)
 # Between two graphs Dynamo also looks at Python that a device runs for an operator. That is not the workload.
 _DEVICES = (str(Path(shakedown.__file__).parent / "neuron"), "/torch_neuronx/", "/torch_xla/")
 
+_watching: list[Watch] = []  # the one that watches, if any
+
 
 def capture() -> Graphs:
     """Graphs, captured calls and graph breaks with their reasons, since the process began: Dynamo's own counters."""
@@ -81,7 +83,7 @@ def shapes_of(arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, .
 
 
 class Watch:
-    """Sees what Dynamo captures from :meth:`start` to :meth:`stop`, or as a context manager. One at a time.
+    """Sees what Dynamo captures from :meth:`start` to :meth:`stop`, or as a context manager. Starting one ends another.
 
     `roots` are files or folders of the user's code: the innermost line there is given as the place of a break.
     `wait` returns when the device is idle; it is called in :meth:`step` only.
@@ -110,8 +112,9 @@ class Watch:
         """Begin to watch; before the first call of a compiled function."""
         from torch._dynamo import convert_frame, symbolic_convert
 
-        if self._undo:
-            raise RuntimeError("this watch has been started already")
+        for other in tuple(_watching):
+            other.stop()  # two of them would hide limits from each other
+        _watching.append(self)
         # What Dynamo says about a frame that comes without valid compiled code (C calls this object's type).
         self._patch(getattr(convert_frame, "CatchErrorsWrapper", None), "__call__", self._converting, "eager calls")
         # The only place that has a graph break's reason and the user's stack as objects and not as a log line.
@@ -124,6 +127,8 @@ class Watch:
 
     def stop(self) -> None:
         """Watch no longer; what Dynamo had decided about functions holds again."""
+        if self in _watching:
+            _watching.remove(self)
         while self._undo:
             self._undo.pop()()
         for frame in self._seen.given_up.values():
