@@ -126,7 +126,7 @@ class Watcher(TorchDispatchMode):
         least = self._least() if self.clock is not None and given <= {"cpu"} else 0.0
         start, busy = (self.clock(), time.thread_time()) if self.clock is not None else (0.0, 0.0)
         result = func(*args, **kwargs)
-        used = time.thread_time() - busy
+        used = time.thread_time() - busy if self.clock is not None else 0.0
         seen = given | {t.device.type for t in _tensors(result)}
         host = "cpu" in seen and self.device not in seen
         seconds = None
