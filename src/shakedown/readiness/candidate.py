@@ -27,6 +27,7 @@ from .evidence.lines import Lines
 from .looks import Looks, trace_cases, whole_graph
 from .observe import graphs, identity, numerics, paths, timing
 from .probe import task
+from .scan import root_of
 from .step import Span, Stepper
 from .worker import Job
 
@@ -49,7 +50,7 @@ class Candidate:
         device_init = time.perf_counter() - start
         start = time.perf_counter()
         self.workload = workload.load(job.source)
-        self.roots = [job.source.path.parent]
+        self.roots = [root_of(job.source.path)]
         dtype = getattr(torch, job.dtype)
         self.restored = snapshot.restore(self.workload, job.path("snapshot"), dtype)
         self.stepper = Stepper(self.workload, self.restored, self.device, job.path("snapshot"), dtype)
@@ -72,7 +73,7 @@ class Candidate:
         self.graphs: graphs.Watch | None = None
         if job.mode == "compiled":
             # Compiled: forward pass and loss, with the backward pass that belongs to them. The optimizer stays outside.
-            self.graphs = graphs.Watch((job.source.path.parent,), self.wait).start()
+            self.graphs = graphs.Watch(tuple(self.roots), self.wait).start()
             backend = self.graphs.backend(self.target.backend)
             self.stepper.forward = self.graphs.calls(
                 torch.compile(self.workload.forward, backend=backend, dynamic=False)

@@ -105,6 +105,6 @@ def whole_graph(process: Candidate, case: str) -> None:
         process.workload.forward,
         (process.stepper.model, batch),
         process.target.backend,
-        (process.job.source.path.parent,),
+        tuple(process.roots),
     )
     evidence.write(found, process.job.path("evidence", process.job.cell, "full-graph.json"))

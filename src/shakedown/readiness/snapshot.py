@@ -27,6 +27,7 @@ from . import workload as workload_file
 from .errors import EvidenceError, WorkloadError
 from .evidence import sha256, write, write_atomic
 from .observe import lines
+from .scan import root_of
 from .worker import Job
 from .workload import Case, Workload
 
@@ -127,7 +128,7 @@ def make(job: Job) -> None:
     which of its lines ran meanwhile.
     """
     demand = requirements.unlock(job.path("requirements.json"))
-    with lines.record([job.source.path.parent]) as seen:
+    with lines.record([root_of(job.source.path)]) as seen:
         loaded = workload_file.load(job.source)
         plain = matrix.plain_cases(demand, loaded.cases, job.cases)
         varied = {}

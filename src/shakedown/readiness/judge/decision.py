@@ -10,7 +10,8 @@ import numpy as np
 from .. import evidence as ev
 from ..errors import EvidenceError
 from ..requirements import Requirements
-from . import budgets, checks, decisions, fusion, graphs, memory, pooled, probes, traces
+from ..scan.results import Scan
+from . import budgets, checks, decisions, fusion, graphs, memory, pooled, probes, scan, traces
 from .judgement import Judgement
 from .numerics import Vector, norm
 from .results import FAILED, BetweenModes, Cell, CellResult, Statement
@@ -80,6 +81,7 @@ def judge(
         fusion=_fusion(root, cells),
         probes=probes.summary(root, cells),
         traces=_traces(root, cells),
+        scan=_scan(root, cells),
         findings=found_by_checks,
         statements=_statements(results, by_id, kind),
     ), vectors
@@ -109,6 +111,13 @@ def _fusion(root: Path, cells: list[Cell]) -> dict[str, dict[str, fusion.FusionS
         if found := {case: one for case, one in seen.items() if one is not None}:
             made[cell.id] = found
     return made
+
+
+def _scan(root: Path, cells: list[Cell]) -> Scan | None:
+    try:
+        return scan.read_joined(root, cells)
+    except EvidenceError:
+        return None  # the check on the source names it
 
 
 def _traces(root: Path, cells: list[Cell]) -> dict[str, list[traces.TraceSummary]]:

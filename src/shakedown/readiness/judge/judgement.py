@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from ..evidence import Frozen
+from ..scan.results import Scan
 from .fusion import FusionSummary
 from .graphs import GraphSummary
 from .measured import MemorySummary, PooledTiming
@@ -14,7 +15,8 @@ from .traces import TraceSummary
 
 
 class Judgement(Frozen):
-    """The verdict with all that it rests on. Keys of the dicts are cells; those of fusion, cases within them."""
+    """The verdict with all that it rests on. Keys of the dicts are cells; those of fusion, cases within them.
+    ``scan`` is the reading of the source, with whether each place ran; None where it is missing or damaged."""
 
     verdict: Literal["passed", "failed", "inconclusive"]
     sentence: str
@@ -26,5 +28,6 @@ class Judgement(Frozen):
     fusion: dict[str, dict[str, FusionSummary]]
     probes: list[ProbeSummary]
     traces: dict[str, list[TraceSummary]]
+    scan: Scan | None
     findings: list[Finding]
     statements: list[Statement]

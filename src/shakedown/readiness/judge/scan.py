@@ -13,7 +13,7 @@ from ..errors import EvidenceError
 from ..evidence.files import read
 from ..evidence.lines import Lines
 from ..requirements import Kernel, Requirements
-from ..scan.join import ran
+from ..scan.join import joined, ran
 from ..scan.results import Hit, Scan
 from .results import Cell, Finding
 
@@ -29,10 +29,21 @@ def findings(root: Path, cells: list[Cell], requirements: Requirements) -> list[
         return []
     try:
         scan = read(Scan, root / FILE)
-        records = recorded(root, [SNAPSHOT, *(cell.id for cell in cells)])
+        records = _records(root, cells)
     except EvidenceError as error:
         return [Finding(word="untested(scan)", cell="", text=str(error), fails=False)]
     return [*devices(scan, records), *kernels(scan.hits, requirements.kernels)]
+
+
+def read_joined(root: Path, cells: list[Cell]) -> Scan | None:
+    """The scan with whether each place ran; None where there was none. Raises :class:`EvidenceError` on a damaged file."""
+    if not (root / FILE).exists():
+        return None
+    return joined(read(Scan, root / FILE), _records(root, cells).values())
+
+
+def _records(root: Path, cells: list[Cell]) -> dict[str, Lines]:
+    return recorded(root, [SNAPSHOT, *(cell.id for cell in cells)])
 
 
 def recorded(root: Path, cells: Iterable[str]) -> dict[str, Lines]:

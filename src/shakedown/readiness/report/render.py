@@ -10,7 +10,7 @@ from rich.table import Table as RichTable
 
 from ..judge.results import FAILED
 from ..record import Record
-from . import details, overview, words
+from . import details, observed, overview, words
 from .words import Table
 
 _GOOD, _DOUBT = ("match", "passed"), ("untested", "inconclusive", "withheld")
@@ -20,7 +20,7 @@ def markdown(record: Record) -> str:
     """The whole report as a Markdown file."""
     lines = [f"# {words.title(record)}", "", f"> **{record.label_text}**", ""]
     lines += [f"**Verdict: {record.judgement.verdict}** – {record.judgement.sentence}.", ""]
-    for section in [*overview.sections(record), *details.sections(record)]:
+    for section in [*overview.sections(record), *observed.sections(record), *details.sections(record)]:
         lines += [f"## {section.title}", ""]
         if len(section.sentences) > 1:
             lines += [f"- {_one_line(text)}" for text in section.sentences] + [""]
