@@ -20,7 +20,9 @@ from ..requirements import CaseDemand, Requirements
 from ..requirements.positions import lines, nearest
 from ..scan import Hit, scan
 from . import support
-from .expect import Known, Programs, Reason, programs, reasons
+from .expect import reasons
+from .known import Known, Programs, Reason
+from .programs import programs
 from .trace import PHASES, Traced, trace
 
 SCHEMA = "shakedown.forecast/1"
@@ -117,6 +119,7 @@ def forecast(
         asked["compiled"] = "compiled"
     placed = {name: [support.place(traced, mode, chosen) for traced in traces] for name, mode in asked.items()}
     progress("reading the source", 0.9)
+    limit = _recompile_limit()
     known = Known(
         demand=demand,
         cases=cases,
@@ -127,8 +130,8 @@ def forecast(
         traces=traces,
         placed=placed,
         hits=_hits(source),
-        programs=programs(demand, cases, _sequences(traces)),
-        recompile_limit=_recompile_limit(),
+        programs=programs(demand, cases, sequences=_sequences(traces), limit=limit),
+        recompile_limit=limit,
         at=_line_finder(requirements_file),
     )
     found = reasons(known)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.markup import escape
 
-from .expect import Reason
 from .forecast import Forecast
+from .known import Reason
 
 _HEADS = {"blocks": "What blocks it", "revise": "What the test plan has to change", "note": "Good to know"}
 _COLOURS = {"blocked": "bold red", "needs a revised test plan": "bold yellow", "compatible as specified": "bold green"}
