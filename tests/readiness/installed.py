@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from shakedown.readiness.evidence import Fact, Family, Identity, Installation
+from shakedown.readiness.observe import machine
+
 # A package that registers a working device under AWS's module name, by the embedded one's means.
 ACTING = """
 def _autoload():
@@ -96,3 +99,23 @@ def trainium(root: Path, instance: str = "trn2.48xlarge", system: str = "Ubuntu 
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
     return root
+
+
+def documented(
+    root: Path, system: str = "Ubuntu 26.04.1 LTS", instance: str = "trn2.48xlarge", **software: str
+) -> Identity:
+    """An identity with the facts of a Trainium instance, and the software of the documented combination."""
+    facts = machine.facts({}, root=trainium(root, instance, system))
+    chosen = {
+        "Python": "3.13.1 (cpython)",
+        "torch": "2.14.0+cpu",
+        "backend package": "torch-neuronx 2.14.3.0.77",
+        "compiler": "neuronx-cc 2.28.7631.0",
+        **software,
+    }
+    facts = [f for f in facts if f.name not in ("kernel", "architecture", "collectives")]
+    chosen |= {"kernel": "Linux 6.14", "architecture": "x86_64", "collectives": "2.35.43.0"}
+    facts += [Fact(group="software", name=name, value=value, source="test") for name, value in chosen.items()]
+    family = Family(word="native", by_metadata="native", by_behaviour="native", signs=[])
+    how = Installation(route="wheel", how="installed from an index by pip")
+    return Identity(target="neuron", family=family, installation=how, unmet=[], facts=facts)

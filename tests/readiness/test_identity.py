@@ -15,9 +15,12 @@ import pytest
 import torch
 
 from shakedown.readiness import targets
-from shakedown.readiness.evidence import Fact, Family
+from shakedown.readiness.evidence import Fact, Family, Identity, write
 from shakedown.readiness.evidence.identity import UNKNOWN
+from shakedown.readiness.judge import identity as judge_identity
+from shakedown.readiness.judge.results import Cell, Outcome
 from shakedown.readiness.observe import commits, family, identity, installation, machine
+from shakedown.readiness.requirements import Requirements
 
 from . import installed
 from .support import TINY
@@ -319,3 +322,59 @@ def test_requirements_of_the_package_that_are_not_met(monkeypatch: pytest.Monkey
         "torch-neuronx needs no-such-thing, which is not installed",
     ]
     assert installation.unmet("not-there-at-all") == []
+
+
+# --- judgement -------------------------------------------------------------------------------------------------------
+
+
+def found_in(root: Path, identities: dict[str, Identity]) -> list[tuple[str, str, str]]:
+    waiting = Outcome(status="finished")
+    cells = []
+    for name, document in identities.items():
+        write(document, root / "evidence" / name / "identity.json")
+        cells.append(
+            Cell(id=name, mode="eager", dtype="float32", cache="cold", target="neuron", cases=["2x8"], outcome=waiting)
+        )
+    found = judge_identity.findings(root, cells, Requirements())
+    assert not any(finding.fails for finding in found)
+    return [(finding.word, finding.cell, finding.text) for finding in found]
+
+
+def test_departures_of_a_rehearsal_are_findings_once_and_fail_nothing(tmp_path: Path) -> None:
+    here = identity.identify(NEURON)
+    found = found_in(tmp_path, {"eager-cold": here, "eager-warm": here})
+    assert {cell for _, cell, _ in found} == {"eager-cold"}
+    texts = [text for word, _, text in found if word == "departs-from-baseline"]
+    assert any(text.startswith("a rehearsal stands on other ground than AWS Neuron SDK 2.33.0") for text in texts)
+    assert any("way of installing: this package's own device" in text for text in texts)
+    assert any(word == "untested(baseline)" and "driver" in text for word, _, text in found)
+    assert not any(word == "unsupported-combination" for word, _, _ in found)
+
+
+def test_the_native_package_is_held_against_the_matrix(tmp_path: Path) -> None:
+    right = installed.documented(tmp_path / "right")
+    assert found_in(tmp_path / "a", {"eager": right}) == []
+    wrong = installed.documented(tmp_path / "wrong", instance="trn1.32xlarge", compiler="neuronx-cc 2.27.1")
+    wrong = wrong.model_copy(update={"unmet": ["torch-neuronx needs numpy<2, and 2.4 is installed"]})
+    words = {word: text for word, _, text in found_in(tmp_path / "b", {"eager": wrong})}
+    assert set(words) == {"unsupported-combination", "departs-from-baseline", "unmet-requirement"}
+    assert (
+        "instance type is trn1.32xlarge, documented is trn2 or trn3 [component-notes]"
+        in words["unsupported-combination"]
+    )
+
+
+def test_a_damaged_identity_is_untested(tmp_path: Path) -> None:
+    found_in(tmp_path, {"eager": installed.documented(tmp_path / "files")})
+    (tmp_path / "evidence" / "eager" / "identity.json").write_text("{")
+    cell = Cell(
+        id="eager",
+        mode="eager",
+        dtype="float32",
+        cache="cold",
+        target="neuron",
+        cases=["2x8"],
+        outcome=Outcome(status="finished"),
+    )
+    (finding,) = judge_identity.findings(tmp_path, [cell], Requirements())
+    assert (finding.word, finding.fails) == ("untested(identity)", False)

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from shakedown import cli
 from shakedown.readiness import requirements, scan, targets, workload
 from shakedown.readiness.errors import BadInput
-from shakedown.readiness.evidence import Fact, Family, Identity, Installation, Probe
-from shakedown.readiness.observe import identity, machine
+from shakedown.readiness.evidence import Installation, Probe
+from shakedown.readiness.observe import identity
 from shakedown.readiness.plan import baseline, child, operators, preflight, preflight_page, stops
 from shakedown.readiness.plan.preflight import Preflight, Request
 from shakedown.readiness.requirements import Kernel, Operation
@@ -265,28 +265,8 @@ def test_a_rehearsal_stands_on_other_ground_and_only_its_own_requirements_stop_i
     assert "shakedown needs torch<2" in found.reasons[0].text
 
 
-def documented(
-    root: Path, system: str = "Ubuntu 26.04.1 LTS", instance: str = "trn2.48xlarge", **software: str
-) -> Identity:
-    """An identity with the facts of a Trainium instance, and the software of the documented combination."""
-    facts = machine.facts({}, root=installed.trainium(root, instance, system))
-    chosen = {
-        "Python": "3.13.1 (cpython)",
-        "torch": "2.14.0+cpu",
-        "backend package": "torch-neuronx 2.14.3.0.77",
-        "compiler": "neuronx-cc 2.28.7631.0",
-        **software,
-    }
-    facts = [f for f in facts if f.name not in ("kernel", "architecture", "collectives")]
-    chosen |= {"kernel": "Linux 6.14", "architecture": "x86_64", "collectives": "2.35.43.0"}
-    facts += [Fact(group="software", name=name, value=value, source="test") for name, value in chosen.items()]
-    family = Family(word="native", by_metadata="native", by_behaviour="native", signs=[])
-    how = Installation(route="wheel", how="installed from an index by pip")
-    return Identity(target="neuron", family=family, installation=how, unmet=[], facts=facts)
-
-
 def test_the_documented_combination_has_no_deviation(tmp_path: Path) -> None:
-    here, matrix = documented(tmp_path), baseline.matrix()
+    here, matrix = installed.documented(tmp_path), baseline.matrix()
     assert baseline.deviations(here, matrix) == []
     route = baseline.route(here, matrix)
     assert (route.documented, route.wheel) == (True, True)
@@ -309,21 +289,23 @@ def test_every_departure_from_the_baseline_is_named(
     tmp_path: Path, change: dict[str, str], what: str, grade: str
 ) -> None:
     matrix = baseline.matrix()
-    found = {d.what: d for d in baseline.deviations(documented(tmp_path, **change), matrix)}
+    found = {d.what: d for d in baseline.deviations(installed.documented(tmp_path, **change), matrix)}
     assert found[what].grade == grade
     assert found[what].source in {source.id for source in matrix.source}
 
 
 def test_the_way_of_installing_is_compared_too(tmp_path: Path) -> None:
     matrix = baseline.matrix()
-    older = documented(tmp_path, system="Ubuntu 24.04.3 LTS")
+    older = installed.documented(tmp_path, system="Ubuntu 24.04.3 LTS")
     assert baseline.deviations(older, matrix) == []
     route = baseline.route(older, matrix)
     assert (route.documented, route.wheel) == (False, False)
     assert "wheels are for Ubuntu 26.04" in route.wheel_reason
     image = older.model_copy(update={"installation": Installation(route="image", how="a prefix")})
     assert baseline.route(image, matrix).documented is True
-    image = image.model_copy(update={"facts": documented(tmp_path, system="Ubuntu 24.04", torch="2.13.0").facts})
+    image = image.model_copy(
+        update={"facts": installed.documented(tmp_path, system="Ubuntu 24.04", torch="2.13.0").facts}
+    )
     assert "it comes with PyTorch 2.14.0" in baseline.route(image, matrix).reason
 
 

@@ -9,7 +9,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..requirements import Requirements
-from . import decisions, fusion, graphs, leftovers, memory, paths, probes, restart, scan, timing, traces
+from . import (
+    decisions,
+    fusion,
+    graphs,
+    identity,
+    leftovers,
+    memory,
+    padding,
+    paths,
+    probes,
+    restart,
+    scan,
+    timing,
+    traces,
+)
 from .results import Cell, Finding
 
 Check = Callable[[Path, list[Cell], Requirements], list[Finding]]
@@ -25,7 +39,9 @@ CHECKS: tuple[Check, ...] = (
     traces.findings,
     scan.findings,
     probes.findings,
+    padding.findings,
     decisions.task_findings,
+    identity.findings,
 )
 
 
