@@ -47,6 +47,7 @@ class Candidate:
         self.cache = evidence.CacheState(**cache)
         start = time.perf_counter()
         self.device = targets.open_device(self.target)
+        self.wait = timing.completion(self.target)
         device_init = time.perf_counter() - start
         start = time.perf_counter()
         self.workload = workload.load(job.source)
@@ -54,7 +55,7 @@ class Candidate:
         dtype = getattr(torch, job.dtype)
         self.restored = snapshot.restore(self.workload, job.path("snapshot"), dtype)
         self.stepper = Stepper(self.workload, self.restored, self.device, job.path("snapshot"), dtype)
-        targets.wait(self.target)
+        self.wait()
         restore = time.perf_counter() - start
         start = time.perf_counter()
         self.stepper.new_optimizer()  # PyTorch imports its compiler front end with the first one: seconds, paid once
@@ -109,10 +110,6 @@ class Candidate:
         if self.graphs is not None and self.job.kind == "sequence":
             whole_graph(self, self.job.cases[0])
         return well
-
-    def wait(self) -> None:
-        """Everything queued is complete on return."""
-        targets.wait(self.target)
 
     def timed_span(self, watch: timing.Stopwatch) -> Span:
         """A span that both attributes events to its phase and times it."""
@@ -211,50 +208,14 @@ class Candidate:
         return found
 
     def later_steps(self, batches: list[dict[str, Tensor]]) -> evidence.StepSeries:
-        """Seconds of whole steps, taken again while strangers keep the machine busy; the least disturbed series stays."""
-        demand = self.requirements.timing
-        best = self.series(batches, 1)
-        spent = sum(best.seconds)
-        while best.foreign_cores is not None and best.foreign_cores > demand.refuse_foreign_load:
-            if best.attempts >= demand.attempts or spent > demand.seconds_per_case:
-                break
-            again = self.series(batches, best.attempts + 1)
-            spent += sum(again.seconds)
-            less = (again.foreign_cores or 0.0) < best.foreign_cores
-            best = again if less else best.model_copy(update={"attempts": again.attempts})
-        return best
+        """The series of timed steps that strangers disturbed least."""
+        every = self.requirements.variations.logging_every
 
-    def series(self, batches: list[dict[str, Tensor]], attempts: int) -> evidence.StepSeries:
-        """Seconds of whole steps: as many as declared, or as fit into the declared time."""
-        demand, every = self.requirements.timing, self.requirements.variations.logging_every
-        self.wait()
-        before = known = self.observer.compiles()
-        foreign, started = timing.ForeignLoad(), time.time()
-        series: list[float] = []
-        dispatched: list[float] = []
-        compiled: list[int] = []
-        for batch in itertools.islice(itertools.cycle(batches), demand.steps):
-            if len(series) >= demand.least_steps and sum(series) > demand.seconds_per_case:
-                break
-            log = self.logs and len(series) % every == every - 1
-            start = time.perf_counter()
-            self.stepper.step(batch, self.observer.phase, log=log)
-            returned = time.perf_counter()
-            self.wait()
-            series.append(time.perf_counter() - start)
-            dispatched.append(returned - start)
-            if (now := self.observer.compiles()) is not None and known is not None:
-                compiled.append(now - known)
-                known = now
-        return evidence.StepSeries(
-            seconds=series,
-            compiles_during=None if known is None or before is None else known - before,
-            foreign_cores=foreign.cores(),
-            attempts=attempts,
-            started=started,
-            dispatched=dispatched,
-            compiles=None if known is None else compiled,
-        )
+        def step(number: int) -> None:
+            log = self.logs and number % every == every - 1
+            self.stepper.step(batches[number % len(batches)], self.observer.phase, log=log)
+
+        return timing.quietest_series(step, self.wait, self.observer.compiles, self.requirements.timing)
 
     def write(
         self,
