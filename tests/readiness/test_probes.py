@@ -203,7 +203,7 @@ def forward(model, batch):
 def test_a_probe_that_ends_its_process_is_named_and_the_others_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = make_job(tmp_path, INFERENCE + FRAGILE, demand={"variations": {"neighbour_operators": 6}})
+    job = make_job(tmp_path, INFERENCE + FRAGILE, demand={"variations": {"neighbour_operators": 12}})
     # The first death is on an unchanged call; its neighbours die as well, so only two processes are let live.
     monkeypatch.setattr(run, "_MOST_DEATHS", 1)
     worker.perform(job)

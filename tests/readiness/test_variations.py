@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from shakedown.readiness import variations, workload
+from shakedown.readiness import trial, variations, workload
 from shakedown.readiness.errors import WorkloadError
 from shakedown.readiness.observe import numerics
 from shakedown.readiness.workload import Case, Workload
 
-from .support import TINY
+from .support import TINY, InProcess
 
 
 def built_in(name: str) -> Workload:
@@ -182,3 +182,29 @@ def test_optional_functions_must_be_functions(tmp_path) -> None:
     file.write_text(TINY.read_text() + "\npad = 64\n")
     with pytest.raises(WorkloadError, match="pad is not a function"):
         workload.load(workload.resolve(str(file)))
+
+
+@pytest.mark.parametrize(("ignored", "word"), [(-100, "padding-neutral"), (0, "padding-changes-result")])
+def test_a_trial_says_whether_padding_changes_what_is_computed(tmp_path, ignored: int, word: str) -> None:
+    """With labels that the loss ignores nothing changes; with labels of 0 the loss counts what is not there."""
+    file = tmp_path / "padded.py"
+    file.write_text(
+        TINY.read_text().replace('("2x8", "1x12")', '("2x8",)') + "\n\ndef pad(batch, length):\n"
+        "    more = (0, length - batch['ids'].shape[1])\n"
+        f"    return {{'ids': F.pad(batch['ids'], more), 'labels': F.pad(batch['labels'], more, value={ignored})}}\n"
+    )
+    demand = tmp_path / "demand.toml"
+    off = "".join(f"{name} = false\n" for name in ("noncontiguous", "hard_inputs", "neighbours", "restart"))
+    demand.write_text(
+        "[timing]\nsteps = 5\nprocesses = 1\nscaling_tolerance = 1e9\n[run]\nthreads = 1\n"
+        f"[variations]\nlogging_every = 0\n{off}"
+    )
+    request = trial.Request(
+        str(file), tmp_path / "out", target="cpu", modes=("eager",), dtypes=("float32",), requirements=demand
+    )
+    record = trial.run(request, executor=InProcess())
+    (finding,) = [f for f in record.judgement.findings if f.word.startswith(("padding", "untested(padding)"))]
+    assert finding.word == word
+    assert finding.case == "2x8~padding"
+    assert not finding.fails
+    assert record.judgement.verdict == "passed", "the device is right either way"
