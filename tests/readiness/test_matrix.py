@@ -8,7 +8,7 @@ import pytest
 
 from shakedown.readiness import clock, matrix, targets
 from shakedown.readiness.judge.results import Outcome
-from shakedown.readiness.requirements import CaseDemand, Requirements, Timing, Variations
+from shakedown.readiness.requirements import CaseDemand, Demanded, Requirements, Timing, Variations
 from shakedown.readiness.workload import Case
 
 OFF = Variations(
@@ -41,6 +41,14 @@ def test_a_mode_that_a_target_lacks_is_listed_as_untested() -> None:
         ("adaptive-float32", "none"),
     ]
     assert "no adaptive mode" in cells[-1].outcome.reason
+
+
+def test_a_boundary_that_cannot_be_compiled_is_not_replaced_by_another() -> None:
+    demand = Requirements(workload=Demanded(boundary="step"), timing=Timing(processes=1), variations=OFF)
+    cells = matrix.plan(targets.get("cpu"), ("eager", "compiled"), ("float32",), matrix.Shapes(("1x8",), {}), demand)
+    reasons = {cell.id: cell.outcome.reason for cell in cells}
+    assert "the whole step as one compiled program" in reasons["compiled-float32"]
+    assert reasons["eager-float32"] == matrix.WAITING.reason
 
 
 @pytest.mark.parametrize("target", ["neuron", "cpu"])

@@ -83,7 +83,8 @@ def plan(
             )
         )
 
-    present = [mode for mode in modes if not targets.lacks(target, mode)]
+    missing = {mode: why for mode in modes if (why := lacks(target, mode, demand))}
+    present = [mode for mode in modes if mode not in missing]
     caches = ("none",) if not target.persistent_cache else ("cold",) if quick else ("cold", "warm")
     plain = list(shapes.plain)
     # The sequences have timed each case already: once on the CPU, once in each cache state on the target.
@@ -113,9 +114,19 @@ def plan(
             for cache in caches if trace else ():
                 add("trace", mode, dtype, plain[:1], cache, note="trace")
     for mode in modes:
-        for dtype in dtypes if mode not in present else ():
-            add("sequence", mode, dtype, plain, reason=targets.lacks(target, mode))
+        for dtype in dtypes if mode in missing else ():
+            add("sequence", mode, dtype, plain, reason=missing[mode])
     return cells
+
+
+def lacks(target: targets.Target, mode: str, demand: Requirements) -> str:
+    """Why a mode cannot be tried as it was asked for; empty when it can."""
+    if mode == "compiled" and demand.workload.boundary == "step":
+        return (
+            "the requirements ask for the whole step as one compiled program, and this version compiles forward and loss "
+            "only: set workload.boundary to `forward and loss`"
+        )
+    return targets.lacks(target, mode)
 
 
 def cache_of(cell: Cell) -> str:
