@@ -69,6 +69,8 @@ class Candidate:
         moved = {name: value.detach() for name, value in self.stepper.model.state_dict().items()}
         self.moved_exactly = snapshot.hash_tensors(moved) == snapshot.hash_tensors(self.restored.weights)
         self.identity = identity.capture(self.target, job.source.path)
+        who = identity.identify(self.target, job.source.path)
+        evidence.write(who, job.path("evidence", job.cell, "identity.json"))
         self.observer = paths.recorder(self.target)
         self.lines: Lines | None = None
         self.graphs: graphs.Watch | None = None
