@@ -344,3 +344,10 @@ def test_records_survive_writing_and_damage_is_named(watch: graphs.Watch, tmp_pa
     )
     (found,) = judge.findings(tmp_path, [cell], Requirements())
     assert found.word == "untested(graphs)"
+    assert ".graphs.json" in found.text
+    evidence.write(record, path)
+    full = tmp_path / "evidence" / "c" / "full-graph.json"
+    evidence.write(evidence.FullGraph(passes=True), full)
+    assert judge.read_full_graph(tmp_path, cell) == evidence.FullGraph(passes=True)
+    full.write_text("{")
+    assert "full-graph.json" in judge.findings(tmp_path, [cell], Requirements())[0].text
