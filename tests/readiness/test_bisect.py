@@ -24,6 +24,7 @@ from shakedown.readiness.bisect.result import Bisect
 from shakedown.readiness.judge.results import Outcome
 from shakedown.readiness.runner import Launch, LocalProcesses
 
+from .faults import moved_wrongly
 from .support import TINY, InProcess, quick
 
 FAULTY = Path(__file__).with_name("faulty")
@@ -45,19 +46,30 @@ def line_of(text: str) -> str:
 
 @pytest.fixture(scope="module")
 def record(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished trial of the healthy device. Localisation needs its snapshot and its word on which cells there are."""
+    """A finished trial of the healthy device in eager mode.
+
+    Localisation reads the name, the mode and the outcome of a cell and no evidence of it, so the cells of the other modes need
+    not have run to be looked into.
+    """
     folder = tmp_path_factory.mktemp("record")
     request = trial.Request(
         str(TINY),
         folder / "run",
         target="neuron",
-        modes=("eager", "compiled", "adaptive"),
+        modes=("eager",),
         dtypes=("float32",),
         cases=("2x8",),
         requirements=quick(folder),
         quick=True,
     )
-    trial.run(request, executor=InProcess())
+    running = trial.Trial(trial.check(request), lambda what, share: None, InProcess())
+    running.prepare()
+    running.references()
+    running.candidates()
+    running.truth()
+    cell = next(cell for cell in running.cells if cell.id == EAGER)
+    running.cells += [cell.model_copy(update={"id": c, "mode": c.split("-")[0]}) for c in (COMPILED, ADAPTIVE)]
+    running.finish()
     return folder / "run"
 
 
@@ -85,13 +97,18 @@ class Runs:
         self.known: dict[str, Bisect] = {}
 
     def of(self, fault: str, cell: str) -> Bisect:
-        if fault not in self.known:
+        if fault not in self.known and fault == "update":  # this one as a user does it
+            options = ["--out", str(self.folder / fault), "--json"]
+            done = CliRunner().invoke(cli.app, ["bisect", str(self.record), cell, *options], env=faulty(fault))
+            self.known[fault] = Bisect.model_validate_json(done.stdout)
+            assert done.exit_code == self.known[fault].exit_code
+        elif fault not in self.known:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("PYTHONPATH", str(FAULTY), prepend=os.pathsep)
                 patch.setenv("FAULT_OF_TEST", fault)
                 executor = Processes(self.folder / "cache", () if cell == EAGER else ("eager",))
                 request = bisection.Request(self.record, cell, self.folder / fault)
-                self.known[fault] = bisection.run(request, executor=executor)
+                self.known[fault] = bisection.run(request, lambda text: None, executor)
         return self.known[fault]
 
 
@@ -223,13 +240,42 @@ def command(*arguments: str) -> tuple[int, str]:
 
 
 def test_nothing_to_localise_on_a_healthy_device(record: Path, tmp_path: Path) -> None:
-    done = CliRunner().invoke(cli.app, ["bisect", str(record), EAGER, "--out", str(tmp_path / "out"), "--json"])
-    answer = Bisect.model_validate_json(done.stdout)
-    assert (done.exit_code, answer.verdict, answer.step) == (0, "nothing", 1)
+    answer = here(record, tmp_path / "out")
+    assert (answer.exit_code, answer.verdict, answer.step) == (0, "nothing", 1)
     assert answer.text.startswith("nothing to localise")
     assert answer.record_seal == json.loads((record / "record.json").read_text())["seal"]
     assert not (tmp_path / "out" / "case").exists()
     assert not (tmp_path / "out" / "cache").exists()
+
+
+def here(record: Path, out: Path) -> Bisect:
+    """Localise in this process."""
+    return bisection.run(bisection.Request(record, EAGER, out), executor=Processes(out / "cache", ("eager",)))
+
+
+def test_a_finding_that_does_not_come_back_is_said(record: Path, tmp_path: Path) -> None:
+    """All operators of the step are judged then, one by one, in the step that the trial found wrong."""
+    copy = Path(shutil.copytree(record, tmp_path / "copy"))
+    raw = json.loads((copy / "record.json").read_text())
+    next(c for c in raw["judgement"]["cells"] if c["cell"] == EAGER)["cases"][0]["verdict"] = "mismatch"
+    (copy / "record.json").write_text(json.dumps(raw))
+    vectors = json.loads((copy / "vectors.json").read_text())
+    next(v for v in vectors[EAGER]["2x8"] if v["name"].startswith("step3/weight"))["findings"] = ["off"]
+    (copy / "vectors.json").write_text(json.dumps(vectors))
+    answer = here(copy, tmp_path / "out")
+    assert (answer.exit_code, answer.verdict, answer.step) == (1, "not reproduced", 3)
+    assert answer.stages[0].operators_judged > 30
+
+
+def test_a_weight_that_changes_on_its_way_is_found_first(record: Path, tmp_path: Path) -> None:
+    with moved_wrongly():
+        answer = here(record, tmp_path / "out")
+    stage = answer.found
+    assert stage is not None
+    assert (stage.phase, answer.verdict) == ("data", "located")
+    assert stage.operator is not None
+    assert "not the bits that were to be moved" in stage.operator.numbers[0].findings[0]
+    assert stage.case_note  # a copy alone is right on this device
 
 
 def test_bad_input_is_one_clear_message(record: Path, tmp_path: Path) -> None:

@@ -154,8 +154,8 @@ def of_call(call: Call, wrong: list[Numbers], device: str, optimizer: bool) -> P
 class Bench:
     """Runs a program as its case file will, and judges it."""
 
-    def __init__(self, device: torch.device, reduction: int, demand: Numerics) -> None:
-        self.device, self.reduction, self.demand = device, reduction, demand
+    def __init__(self, reduction: int, demand: Numerics, decided_in: str) -> None:
+        self.reduction, self.demand, self.decided_in = reduction, demand, decided_in
         self.deadline = time.monotonic() + _SECONDS
         self.tries = 0
         self.observed: dict[str, float] = {}  # relative L2 error of each result in the last run, as the case prints it
@@ -190,7 +190,9 @@ class Bench:
         ]
         self.observed = {t.name: _observed(t) for t in triples}
         largest = max((t.numel() for t in program.tensors.values()), default=1)
-        return judge.wrong(judge.judge(triples, max(1, min(self.reduction, largest)), self.demand))
+        # One operator decides from the same values everywhere; a later one from values that were rounded before it.
+        decided_in = self.decided_in if len(program.lines) > 1 else "float32"
+        return judge.wrong(judge.judge(triples, max(1, min(self.reduction, largest)), self.demand, decided_in))
 
     def still_wrong(self, program: Program, clearly: float) -> bool:
         """Whether a smaller program is still wrong, by so many times its gate; one that cannot run is no case."""
@@ -223,7 +225,7 @@ class Bench:
 
 def fused(run: Callable[..., dict[str, Tensor]], given: dict[str, Tensor], device: str) -> dict[str, Tensor]:
     """Adaptive eager compiles what it has met before: `run`, eight times in one recording, until that is one program."""
-    for _ in range(8):
+    for _ in range(4):
         made = [run({n: v.clone() for n, v in given.items()}, device, False) for _ in range(8)]
         torch.accelerator.synchronize()
         torch.neuron.adaptive.wait(60.0)
@@ -336,7 +338,7 @@ _FUSED = """
 def fused(given, device, float64):
     if not hasattr(getattr(torch, device, None), "adaptive"):
         return run(given, device, float64)
-    for _ in range(8):  # what came before is compiled; eight calls are recorded together
+    for _ in range(4):  # what came before is compiled; eight calls are recorded together
         made = [run({n: v.clone() for n, v in given.items()}, device, float64) for _ in range(8)]
         torch.accelerator.synchronize()
         torch.neuron.adaptive.wait(60.0)

@@ -174,7 +174,7 @@ def _case(lab: Lab, call: Call, wrong: list[Any], phase: str, text: str) -> tupl
 
 def write_case(lab: Lab, program: case.Program, title: str, text: str, raised: str = "") -> tuple[str, str]:
     """Shrink `program` and write it to ``case/``; returns the folder and a note, one of them empty."""
-    bench = case.Bench(lab.device, lab.limit, lab.demand)
+    bench = case.Bench(lab.limit, lab.demand, lab.job.dtype)
     job = lab.job
     where = f"From {job.source.name}, {job.cell}, case {job.case}, step {job.step}.\n{text}"
     if raised:

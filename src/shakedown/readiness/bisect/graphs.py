@@ -98,7 +98,7 @@ def shrink(lab: Lab, graph: Captured, said: Progress) -> Part | None:
     nodes = [n for n in graph.module.graph.nodes if n.op == "call_function"]
     if not nodes:
         return None
-    bench = Bench(lab.device, lab.limit, lab.demand)
+    bench = Bench(lab.limit, lab.demand, lab.job.dtype)
     cut = _Cut(graph, nodes, values, lab)
 
     @cache

@@ -38,7 +38,7 @@ def judge(triples: Iterable[Triple], reduction: int, demand: Numerics, decided_i
     decided from. Tensors of another shape than truth's are wrong; dtypes without a unit roundoff (float8) are left out,
     which the caller has to say.
     """
-    known = [t for t in triples if not _floating(t.truth) or t.dtype in formats.BITS]
+    known = [t for t in triples if not _floating(t.device) or t.dtype in formats.BITS]
     sizes = [t.truth.size for t in known if _floating(t.truth)]
     squares = [numerics.norm(_finite(t.truth)) ** 2 for t in known if _floating(t.truth)]
     peers = float(np.sqrt(sum(squares) / sum(sizes))) if sum(sizes) and len(sizes) > 1 else 0.0
@@ -66,6 +66,11 @@ def _floating(values: np.ndarray) -> bool:
     return bool(np.issubdtype(values.dtype, np.floating))
 
 
+def _kind(values: np.ndarray) -> np.ndarray:
+    """-1, 0 or 1 for minus infinity, NaN and infinity."""
+    return np.sign(np.nan_to_num(values.astype(np.float64), nan=0.0))
+
+
 def _finite(values: np.ndarray) -> np.ndarray:
     return np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
 
@@ -89,7 +94,7 @@ def _one(triple: Triple, reduction: int, peers: float, demand: Numerics, decided
                 near = formats.rounded(near, triple.dtype)  # a weight is compared with the nearest storable number
             error = np.where(finite, np.where(finite, cpu, 0.0) - near, 0.0)
         both = ~np.isfinite(device) & ~np.isfinite(truth)
-        kinds = int((both & (np.nan_to_num(device, nan=0.0) != np.nan_to_num(truth, nan=0.0))).sum())
+        kinds = int((both & (_kind(device) != _kind(truth))).sum())
         if kinds:
             findings.append(f"{kinds} values are another kind of non-finite number")
         if triple.exact and cpu is not None and not np.array_equal(device, cpu, equal_nan=True):
