@@ -165,3 +165,4 @@ _VARIATIONS: dict[str, Callable[[Call], list[Arguments]]] = {
 }
 
 ORDER = (UNCHANGED, *_VARIATIONS)
+LAYOUTS = ("transposed", "offset", "expanded")  # values as they are, or repeated, in another order in memory
