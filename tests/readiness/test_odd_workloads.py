@@ -270,3 +270,11 @@ def test_tied_weights_stay_one_parameter_when_moved_after_the_optimizer_was_buil
     other.head.weight = other.embedding.weight
     other.load_state_dict(model.state_dict())
     assert torch.equal(other.head.weight, after)
+
+
+def test_what_cannot_be_recomputed_in_float64_says_so(tmp_path: Path) -> None:
+    text = PLAIN.replace("return self.down(F.silu(self.up(x)))", "return self.down(F.silu(self.up(x)).float())")
+    done = tried(tmp_path, text)
+    (case,) = next(cell.cases for cell in done.judgement.cells if cell.cell == "eager-float32")
+    assert case.verdict == "untested"
+    assert "cannot be recomputed in float64 on the CPU: RuntimeError" in case.reason

@@ -32,6 +32,7 @@ from .step import Span, Stepper
 from .worker import Job
 
 PHASE_STEPS = 5
+COUNTED_STEPS = 3
 MORE_STEPS = 6  # before the loss is read again
 _SELF_TEST_SIDE = 256  # a product of this side costs far more than the call that asks for it
 _SELF_TEST_SECONDS = 0.008  # long against reading a value back, short against a stranger's turn on the processor
@@ -172,9 +173,7 @@ class Candidate:
         )
         looks = Looks(self, name, batches)
         looks.settle()
-        with observer.step() as later_rows:
-            stepper.step(batches[0], observer.phase, log=self.logs)
-            self.wait()
+        later_rows = self.counted(batches)
         looks.closer()
         phases = self.phases(batches)
         later = self.later_steps(batches)
@@ -198,6 +197,18 @@ class Candidate:
             ),
             training=training,
         )
+
+    def counted(self, batches: list[dict[str, Tensor]]) -> paths.Rows:
+        """The rows of one counted step: of a few, the one that strangers disturbed least."""
+        best: paths.Rows | None = None
+        for _ in range(COUNTED_STEPS):
+            with self.observer.step() as rows:
+                self.stepper.step(batches[0], self.observer.phase, log=self.logs)
+                self.wait()
+            if best is None or (rows.seconds or 0.0) < (best.seconds or 0.0):
+                best = rows
+        assert best is not None
+        return best
 
     def phases(self, batches: list[dict[str, Tensor]]) -> dict[str, list[float]]:
         """Seconds of each phase in a few steps, completion awaited after each."""

@@ -16,11 +16,15 @@ rounding. The device supplies starting points, never a result that it is compare
 
 from __future__ import annotations
 
+import traceback
+
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from . import evidence, requirements, snapshot, targets, workload
+from .errors import WorkloadError
+from .evidence.failure import Failure
 from .observe import identity, numerics
 from .probe import task
 from .worker import Job
@@ -33,44 +37,58 @@ def _to_double(batch: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: value.double() if value.is_floating_point() else value for name, value in batch.items()}
 
 
-def recompute(job: Job) -> None:
-    """Write the truth of every piece of evidence in ``job.subjects``, under ``evidence/truth/<hash>``."""
+def recompute(job: Job) -> bool:
+    """Write the truth of every piece of evidence in ``job.subjects``, under ``evidence/truth/<hash>``.
+
+    A workload that cannot be recomputed in float64 leaves a failure there instead; False when there was one.
+    """
     loaded = workload.load(job.source)
     demand = requirements.unlock(job.path("requirements.json"))
-    steps = demand.numerics.steps
+    who = identity.capture(targets.get("cpu"))
     restored: dict[str, snapshot.Restored] = {}
     first_steps: dict[tuple[str, str], numerics.Capture] = {}
+    well = True
     for subject in job.subjects:
         seen = evidence.read(evidence.Evidence, job.path(subject))
         if seen.dtype not in restored:
             restored[seen.dtype] = snapshot.restore(loaded, job.path("snapshot"), getattr(torch, seen.dtype))
         start = restored[seen.dtype]
-        capture = _follow(job, loaded, start, seen, steps, first_steps)
+        beside = job.path("evidence", "truth", seen.tensors_sha256[:16])
+        try:
+            capture = _follow(job, loaded, start, seen, demand.numerics.steps, first_steps)
+        except WorkloadError:
+            raise
+        except Exception as error:
+            well = False
+            traceback.print_exc()
+            failure = Failure(case=seen.case, error=type(error).__name__, message=str(error)[:2000])
+            evidence.write(failure, beside.with_suffix(".failure.json"))
+            continue
         evidence.leave_if_forked()
-        file = f"evidence/truth/{seen.tensors_sha256[:16]}.safetensors"
-        job.path("evidence", "truth").mkdir(parents=True, exist_ok=True)
-        part = job.path(file + ".part")
+        beside.parent.mkdir(parents=True, exist_ok=True)
+        file, part = beside.with_suffix(".safetensors"), beside.with_suffix(".part")
         stored = _STORED[seen.dtype]
         save_file({k: v.to(stored) if v.is_floating_point() else v for k, v in capture.tensors.items()}, part)
-        part.replace(job.path(file))
+        part.replace(file)
         if demand.task.function:
             batches = start.batches[seen.case.split("#")[0]]
-            beside = job.path(file).with_suffix(".task.json")
-            task.keep(loaded, demand.task.function, capture.tensors, batches, seen.tensors_sha256, beside)
+            scored = beside.with_suffix(".task.json")
+            task.keep(loaded, demand.task.function, capture.tensors, batches, seen.tensors_sha256, scored)
         evidence.write(
             evidence.Truth(
                 of_tensors_sha256=seen.tensors_sha256,
                 case=seen.case,
                 dtype=seen.dtype,
-                identity=identity.capture(targets.get("cpu")),
+                identity=who,
                 snapshot_sha256=job.snapshot_sha256,
                 requirements_sha256=job.requirements_sha256,
-                tensors_file=file,
-                tensors_sha256=evidence.sha256(job.path(file)),
+                tensors_file=file.relative_to(job.root).as_posix(),
+                tensors_sha256=evidence.sha256(file),
                 tensors=capture.infos,
             ),
-            job.path(file).with_suffix(".json"),
+            beside.with_suffix(".json"),
         )
+    return well
 
 
 def _follow(

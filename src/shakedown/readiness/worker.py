@@ -79,7 +79,7 @@ def perform(job: Job, launch: float = 0.0, import_torch: float = 0.0) -> bool:
     elif job.role == "probe":
         probe.run(job)
     elif job.role == "truth":
-        truth.recompute(job)
+        return truth.recompute(job)
     else:
         return candidate.Candidate(job, launch, import_torch, cache_before(job)).run()
     return True

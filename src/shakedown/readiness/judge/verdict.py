@@ -61,6 +61,11 @@ class Found:
                 tests[cell.id] = ev.read(SelfTest, folder / "self-test.json")
         return cls(root, cases, truths, tests, damaged, failures)
 
+    def no_truth(self, found: Evidence) -> Failure | None:
+        """Why exact arithmetic has no answer for this evidence, where it was tried."""
+        path = self.root / "evidence" / "truth" / f"{found.tensors_sha256[:16]}.failure.json"
+        return ev.read(Failure, path) if path.exists() else None
+
     def pair(self, found: Evidence) -> tuple[Arrays, Arrays]:
         """Tensors of the device and of its truth."""
         return ev.tensors(found, self.root), ev.tensors(self.truths[found.tensors_sha256], self.root)
@@ -187,6 +192,9 @@ def judge_case(
             return CaseResult(case=case, verdict="untested", reason="the process ended before this case"), []
         return CaseResult(case=case, verdict=cell.outcome.status, reason=cell.outcome.reason), []
     truth = found.truths.get(subject.tensors_sha256)
+    if truth is None and (failure := found.no_truth(subject)) is not None:
+        reason = f"the workload cannot be recomputed in float64 on the CPU: {failure.error}: {failure.message}"
+        return CaseResult(case=case, verdict="untested", reason=reason), []
     reference = found.cases.get((own, case))
     if truth is None or reference is None:
         return CaseResult(case=case, verdict="untested", reason="there is no CPU reference or float64 truth for it"), []

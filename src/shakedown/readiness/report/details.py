@@ -19,6 +19,7 @@ def sections(record: Record) -> list[Section]:
         _caches(of),
         _steps(of),
         _findings(of),
+        _checks(record),
         _statements(record),
         _method(record),
     ]
@@ -179,6 +180,18 @@ def _findings(of: Pairs) -> Section:
         if cell.outcome.status in ("crashed", "timeout", "killed")
     ]
     return Section("All findings", [], [Table(("process", "case", "finding"), rows)])
+
+
+def _checks(record: Record) -> Section:
+    """What the checks of the other kinds of evidence found; the same text of several processes once."""
+    grouped: dict[tuple[bool, str, str], list[str]] = {}
+    for one in record.judgement.findings:
+        grouped.setdefault((not one.fails, one.word, one.text), []).append(f"{one.cell} {one.case}".strip())
+    rows = [
+        (word, "no" if harmless else "yes", text, ", ".join(where))
+        for (harmless, word, text), where in sorted(grouped.items(), key=lambda item: item[0][:2])
+    ]
+    return Section("Findings of the checks", [], [Table(("word", "fails", "what", "where"), rows)])
 
 
 def _statements(record: Record) -> Section:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from ..judge.measured import PooledTiming
 from ..judge.results import CaseResult, PathSummary
 from ..record import Record
@@ -313,8 +315,12 @@ def _findings(record: Record, of: Pairs) -> Section:
         where = f"{one.cell} {one.case}".strip()
         grouped.setdefault((not one.fails, one.word, one.text), []).append(where)
     for (harmless, word, text), places in sorted(grouped.items(), key=lambda item: item[0][:2]):
-        mark = "" if harmless else "FAILS "
-        said.append(f"{mark}{word}: {text} ({_places(places)}).")
+        if not harmless:
+            said.append(f"FAILS {word}: {text} ({_places(places)}).")
+    notes = Counter(word for harmless, word, _ in grouped if harmless)
+    if notes:
+        listed = ", ".join(f"{word} ({count})" if count > 1 else word for word, count in sorted(notes.items()))
+        said.append(f"For the reader, in the report file: {listed}.")
     return Section("Findings", said)
 
 
