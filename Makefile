@@ -7,13 +7,14 @@ STAMP  := $(VENV)/.installed
 JOBS   ?= 2
 SEED   ?= 0
 MINUTES ?= 30
+ARGS   ?=
 
 # Adaptive eager is decided when Python starts, so its tests are a pytest run of their own. Both run whatever becomes of the first.
 ADAPTIVE := SHAKEDOWN_ADAPTIVE=1
 
 .PHONY: trial test test-adaptive check bench fuzz clean
 trial: $(STAMP)
-	$(BIN)/shakedown run decoder
+	$(BIN)/shakedown run decoder $(ARGS)
 
 test: $(STAMP)
 	first=0; second=0; \
