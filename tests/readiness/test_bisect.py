@@ -102,6 +102,7 @@ class Runs:
             done = CliRunner().invoke(cli.app, ["bisect", str(self.record), cell, *options], env=faulty(fault))
             self.known[fault] = Bisect.model_validate_json(done.stdout)
             assert done.exit_code == self.known[fault].exit_code
+            assert "eager: operators of the optimizer pass" in done.stderr  # what it is doing
         elif fault not in self.known:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("PYTHONPATH", str(FAULTY), prepend=os.pathsep)

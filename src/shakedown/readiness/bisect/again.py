@@ -141,18 +141,15 @@ def stands_in(func: Any) -> bool:
 
 def function(func: Any) -> Callable[..., Any]:
     """What computes `func` on the CPU: its kernel, or the same mathematics where only devices have a kernel."""
-    stand_in: Callable[..., Any] | None = _DEVICE_ONLY.get(base_name(func))
-    if stand_in is not None:
-        return stand_in
-    if not torch._C._dispatch_has_kernel_for_dispatch_key(
-        func._schema.name + (f".{func._overloadname}" if func._overloadname != "default" else ""), "CPU"
-    ) and not func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeExplicitAutograd):
-        from torch._decomp import decomposition_table
+    if stands_in(func):
+        return _DEVICE_ONLY[base_name(func)]
+    keys = ("CPU", "CompositeExplicitAutograd", "CompositeImplicitAutograd")
+    if any(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key) for key in keys):
+        return func
+    from torch._decomp import decomposition_table
 
-        found = decomposition_table.get(func)
-        if found is not None:
-            return found
-    return func
+    found: Callable[..., Any] = decomposition_table.get(func, func)
+    return found
 
 
 def _widened(value: Any) -> Any:

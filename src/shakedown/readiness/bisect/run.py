@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from .result import Bisect, Stage, Verdict
 
 Say = Callable[[str], None]
 CHILD = (sys.executable, "-m", "shakedown.readiness.bisect.child")
+_SECONDS_BETWEEN_LOOKS = 0.5
 _PATIENCE = 10  # localisation runs a step some dozen times; a trial's process has its limit for one cell
 
 
@@ -129,7 +132,7 @@ def run(request: Request, say: Say = lambda text: None, executor: Executor | Non
     mode = "eager" if checked.cell.mode == "reference" else checked.cell.mode
     for stage in dict.fromkeys(("eager", mode)):
         say(f"looking for it in {stage} mode on {checked.cell.target} ({checked.case}, step {checked.step})")
-        stages.append(_look(checked, stage, out, runner))
+        stages.append(_look(checked, stage, out, runner, say))
         if stages[-1].verdict not in ("nothing",):
             break
     shutil.rmtree(out / "cache", ignore_errors=True)
@@ -138,7 +141,7 @@ def run(request: Request, say: Say = lambda text: None, executor: Executor | Non
     return answer
 
 
-def _look(checked: Checked, stage: str, out: Path, executor: Executor) -> Stage:
+def _look(checked: Checked, stage: str, out: Path, executor: Executor, say: Say) -> Stage:
     """One process; what it left, or what became of it."""
     source, cell = checked.source, checked.cell
     job = BisectJob(
@@ -164,13 +167,40 @@ def _look(checked: Checked, stage: str, out: Path, executor: Executor) -> Stage:
         stage
     )
     seconds = checked.request.timeout_seconds or _PATIENCE * limits.timeout_seconds
-    ended = executor.run(Launch(job, environment, out / "logs", seconds))
+    with _repeating(out / "logs" / f"{job.cell}.stdout", say):
+        ended = executor.run(Launch(job, environment, out / "logs", seconds))
     if ended.status != "finished":
         return _ended(ended, stage)
     try:
         return evidence.read(Stage, out / f"{stage}.json")
     except EvidenceError as error:
         return Stage(mode=stage, verdict="died", text=str(error))
+
+
+@contextmanager
+def _repeating(log: Path, say: Say) -> Iterator[None]:
+    """Say every line that a process writes to `log`, about when it writes it."""
+    over = threading.Event()
+
+    def follow() -> None:
+        said = 0
+        while True:
+            last = over.wait(_SECONDS_BETWEEN_LOOKS)
+            lines = log.read_text(errors="replace").splitlines(keepends=True) if log.exists() else []
+            whole = [line.rstrip() for line in lines if line.endswith("\n")]
+            for line in whole[said:]:
+                say(line)
+            said = max(said, len(whole))
+            if last:
+                return
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def _ended(ended: Outcome, stage: str) -> Stage:
