@@ -42,7 +42,7 @@ class Comparison(Frozen):
 
 
 class CallProbe(Frozen):
-    """One operator call of the workload in one variation. Errors are ``Type: first line``; ``seconds`` are the device's."""
+    """One operator call of the workload in one variation. Errors are ``Type: message``, cut; ``seconds`` are the device's."""
 
     operator: str
     arguments: str

@@ -255,6 +255,6 @@ def by_name(operator: Any, arguments: Arguments, convert: bool = True) -> dict[s
 
 
 def said(error: BaseException) -> str:
-    """``Type: first line``."""
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0]}"[:300]
+    """``Type: message``, its first two lines: a compiler's error has the cause in the second."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines[:2])}"[:300]

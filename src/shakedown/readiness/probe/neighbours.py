@@ -63,10 +63,12 @@ def _offset(call: Call) -> list[Arguments]:
 
 
 def _expanded(call: Call) -> list[Arguments]:
-    """The first row, for all rows, without memory of its own."""
+    """The first row, for all rows, without memory of its own. Vectors beside matrices stay: statistics are written to."""
+    values = tensors_of((call.args, call.kwargs))
+    least = 2 if any(value.dim() > 1 for value in values) else 1
     return _layout(
         call,
-        lambda value: value.dim() > 0 and value.shape[0] > 1,
+        lambda value: value.dim() >= least and value.shape[0] > 1,
         lambda value: kept(value[:1].contiguous()).expand(value.shape),
     )
 
