@@ -54,6 +54,9 @@ def terminal(record: Record, console: Console, out: str) -> None:
     for name, value in (("record", f"{out}/record.json"), ("report", f"{out}/report.md")):
         console.print(f"{name}  {escape(value)}", soft_wrap=True, highlight=False)
     console.print(f"check   shakedown verify {escape(out)}", soft_wrap=True, highlight=False)
+    wrong = next((cell.cell for cell in record.judgement.cells if cell.verdict == "mismatch" and cell.cases), None)
+    if wrong is not None:
+        console.print(f"locate  shakedown bisect {escape(out)} {escape(wrong)}", soft_wrap=True, highlight=False)
 
 
 def _drawn(table: Table) -> RichTable:
