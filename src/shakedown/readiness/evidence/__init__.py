@@ -22,6 +22,7 @@ from .identity import Fact, Family, Identity, Installation, Probe
 from .lines import FileLines, Lines
 from .memory import Memory, MemorySpan, Meter
 from .paths import PathRow, Paths
+from .probes import CallProbe, Canary, Comparison, Float64Tensor, OrderDependent, Probes, TaskScore
 from .timing import CacheState, SelfTest, Startup, StepSeries, Timings, Training
 from .traces import Trace
 
@@ -29,10 +30,14 @@ __all__ = [
     "SCHEMA",
     "TRUTH_SCHEMA",
     "CacheState",
+    "CallProbe",
+    "Canary",
+    "Comparison",
     "Evidence",
     "Fact",
     "Family",
     "FileLines",
+    "Float64Tensor",
     "Frozen",
     "FullGraph",
     "Fusion",
@@ -44,13 +49,16 @@ __all__ = [
     "Memory",
     "MemorySpan",
     "Meter",
+    "OrderDependent",
     "PathRow",
     "Paths",
     "Probe",
+    "Probes",
     "Role",
     "SelfTest",
     "Startup",
     "StepSeries",
+    "TaskScore",
     "TensorInfo",
     "Timings",
     "Trace",
