@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -79,6 +80,8 @@ def _show(folder: Path, as_json: bool, work: Callable[[Show], Record]) -> None:
     """Run `work` behind a progress bar, then print its record; every way to fail has its exit code."""
     from shakedown.readiness import errors, report
 
+    # Whoever ends the trial politely (a CI runner's time limit) gets what Ctrl-C gets: children ended, evidence kept.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -137,14 +137,27 @@ def make(job: Job) -> None:
             varied[text] = variations.applicable(loaded, case, make_batch(loaded, case, 1))
         shapes = matrix.Shapes(plain, varied)
         cases = [Case.parse(text) for text in [*plain, *shapes.runnable()]]
-        create(loaded, cases, demand.numerics.steps, job.path("snapshot"))
+        padded = {(case.size, case.length): case.padded_to for case in demand.cases}
+        dtypes = job.dtypes or loaded.dtypes
+        create(loaded, cases, demand.numerics.steps, job.path("snapshot"), padded, dtypes)
     write(seen.document(), job.path("evidence", "snapshot", "lines.json"))
     declared = {"plain": plain, "varied": varied, "dtypes": list(loaded.dtypes)}
     write_atomic(job.path("logs", "declared.json"), json.dumps(declared).encode())
 
 
-def create(workload: Workload, cases: Iterable[Case], steps: int, folder: Path) -> SnapshotInfo:
-    """Make the snapshot in `folder`: the model as built under a fixed seed, and `steps` batches for each case."""
+def create(
+    workload: Workload,
+    cases: Iterable[Case],
+    steps: int,
+    folder: Path,
+    padded: Mapping[tuple[int, int], int] | None = None,
+    dtypes: tuple[str, ...] | None = None,
+) -> SnapshotInfo:
+    """Make the snapshot in `folder`: the model as built under a fixed seed, and `steps` batches for each case.
+
+    `padded` says to which length a shape is padded in the variation of that name; `dtypes` are the precisions that large
+    and tiny values must fit.
+    """
     model, switched_off = _build(workload, SEED)
     optimizer = build_optimizer(workload, model)
     folder.mkdir(parents=True)
@@ -154,7 +167,8 @@ def create(workload: Workload, cases: Iterable[Case], steps: int, folder: Path) 
         for step in range(1, steps + 1):
             batch = make_batch(workload, case, step)
             if case.variation:
-                batch = variations.vary(workload, batch, case)
+                target = (padded or {}).get((case.size, case.length), 0)
+                batch = variations.vary(workload, batch, case, padded_to=target, dtypes=dtypes)
             batches |= {f"{case}/{step}/{name}": value.detach().clone() for name, value in batch.items()}
     state: dict[str, Any] = {"state": {}, "param_groups": []} if optimizer is None else optimizer.state_dict()
     held = {

@@ -36,6 +36,7 @@ class Stepper:
         self.model: nn.Module = restored.model.to(device)
         self.forward: Callable[..., Any] = loaded.forward
         self.optimizer: torch.optim.Optimizer | None = None
+        self.rearrange: Callable[[dict[str, Tensor]], dict[str, Tensor]] = dict  # of a batch that is on the device
 
     def new_optimizer(self) -> torch.optim.Optimizer | None:
         """A new optimizer over the model, in the snapshot's state; None for inference."""
@@ -56,7 +57,7 @@ class Stepper:
         prints the loss at the end.
         """
         with span("data"):
-            on_device = {name: value.to(self.device) for name, value in batch.items()}
+            on_device = self.rearrange({name: value.to(self.device) for name, value in batch.items()})
         self.step_on_device(on_device, span, after_backward, log)
 
     def step_on_device(

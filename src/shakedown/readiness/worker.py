@@ -40,6 +40,7 @@ class Job:
     dtype: str = "float32"
     cases: tuple[str, ...] = ()
     cache: str = "none"
+    dtypes: tuple[str, ...] = ()  # snapshot: precisions of the trial; empty: the workload's own
     kind: str = "sequence"  # of the cell; see judge.results.Kind
     reference: bool = False
     subjects: tuple[str, ...] = ()  # truth: evidence files to recompute
@@ -104,7 +105,7 @@ def main() -> int:
     """Read the job, stop the clock around ``import torch``, perform."""
     launch = time.time() - float(os.environ.get("SHAKEDOWN_SPAWNED_AT", time.time()))
     raw = json.loads(Path(sys.argv[1]).read_text())
-    job = Job(**{**raw, "cases": tuple(raw["cases"]), "subjects": tuple(raw["subjects"])})
+    job = Job(**{name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()})
     start = time.perf_counter()
     import torch  # noqa: F401
 

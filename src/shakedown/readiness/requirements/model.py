@@ -100,7 +100,7 @@ class Variations(Frozen):
         "of them are the same operators at other sizes.",
     )
     neighbour_seconds: float = Field(
-        default=120.0,
+        default=60.0,
         gt=0,
         description="Seconds for the probes of one process; unchanged calls come first, and what is left over is untested.",
     )
