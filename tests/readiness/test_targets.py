@@ -129,7 +129,9 @@ def test_a_device_that_answers_with_an_error_gives_its_own_reason(monkeypatch: p
     if "cuda" not in ABSENT:
         pytest.skip("this machine has a CUDA device that works")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # a driver that is there and a device that is not
-    with pytest.raises(BadInput, match="^no cuda device can be used here: (AssertionError|RuntimeError): .*(CUDA|NVIDIA)"):
+    with pytest.raises(
+        BadInput, match="^no cuda device can be used here: (AssertionError|RuntimeError): .*(CUDA|NVIDIA)"
+    ):
         targets.open_device(targets.get("cuda"))
 
 

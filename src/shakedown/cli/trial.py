@@ -37,7 +37,8 @@ def run(
         bool, typer.Option("--quick", help="Plain cases, each mode once with a cold cache; no speed is claimed.")
     ] = False,
     trace: Annotated[
-        bool, typer.Option("--trace", help="Also record a profile of each mode, cold and warm, in processes of its own.")
+        bool,
+        typer.Option("--trace", help="Also record a profile of each mode, cold and warm, in processes of its own."),
     ] = False,
     timeout: Annotated[float | None, typer.Option(help="Seconds one process may take.")] = None,
     out: Annotated[Path | None, typer.Option(help="New directory. Default: shakedown-runs/WORKLOAD-TIME.")] = None,

@@ -1,6 +1,7 @@
 """A closer look at steps that nobody times: adaptive eager's programs, operators with their lines, graphs, memory, lines.
 
-Single cases exist to be timed in one more process, so only adaptive eager's programs are awaited there.
+Single cases exist to be timed in one more process, and a case that comes again to be found compiled: only adaptive eager's
+programs are awaited there.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Looks:
     def closer(self) -> None:
         """Operators one by one with the lines that ask for them; graphs; memory; lines of the workload that run."""
         process = self.process
-        if process.job.kind == "single":
+        if process.job.kind == "single" or "#" in self.name:
             return
         with process.observer.attributed(process.roots, self._standing()) as rows:
             self._step(process.observer.phase)

@@ -147,7 +147,13 @@ class Trial:
         shutil.copyfile(self.checked.source.path, self.root / "workload.py")
         write(scan.scan(self.checked.source), self.root / "scan.json")
         self.progress("snapshot", 0.0)
-        ended = self._launch("snapshot", "snapshot", cases=self.checked.cases, dtypes=self.checked.dtypes, target=self.checked.target.name)
+        ended = self._launch(
+            "snapshot",
+            "snapshot",
+            cases=self.checked.cases,
+            dtypes=self.checked.dtypes,
+            target=self.checked.target.name,
+        )
         if ended.status != "finished":
             raise WorkloadError(self._blame("the workload could not be built", ended))
         declared = state.declared(self.root)

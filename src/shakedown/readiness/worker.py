@@ -15,11 +15,12 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from .workload import Source
 
+_Job = TypeVar("_Job", bound="Job")
 WORKLOAD_AT_FAULT = 3
 CASE_FAILED = 1
 RESTART_ROLES = ("restart_before", "restart_after")
@@ -53,6 +54,12 @@ class Job:
 
     def path(self, *parts: str) -> Path:
         return Path(self.root, *parts)
+
+
+def read_job(raw: dict[str, Any], kind: type[_Job]) -> _Job:
+    """A job as JSON has it, whose tuples are lists."""
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}
+    return kind(**fields)
 
 
 def cache_before(job: Job) -> dict[str, Any]:
@@ -105,7 +112,7 @@ def main() -> int:
     """Read the job, stop the clock around ``import torch``, perform."""
     launch = time.time() - float(os.environ.get("SHAKEDOWN_SPAWNED_AT", time.time()))
     raw = json.loads(Path(sys.argv[1]).read_text())
-    job = Job(**{name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()})
+    job = read_job(raw, Job)
     start = time.perf_counter()
     import torch  # noqa: F401
 

@@ -15,7 +15,7 @@ import torch
 from .. import evidence, targets
 from ..errors import WorkloadError
 from ..judge import bisect as judge
-from ..worker import WORKLOAD_AT_FAULT
+from ..worker import WORKLOAD_AT_FAULT, read_job
 from . import again, case, graphs, modules, trees
 from .job import BisectJob
 from .lab import Lab
@@ -309,7 +309,7 @@ def leave(job: BisectJob) -> None:
 def main() -> int:
     """Read the job and do it."""
     raw = json.loads(Path(sys.argv[1]).read_text())
-    job = BisectJob(**{**raw, "cases": tuple(raw["cases"]), "subjects": tuple(raw["subjects"])})
+    job = read_job(raw, BisectJob)
     try:
         leave(job)
     except WorkloadError as error:

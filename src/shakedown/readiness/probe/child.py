@@ -17,7 +17,7 @@ from ..evidence.probes import Float64Tensor
 from ..observe import identity
 from ..observe.lines_of_user import Lines, definition
 from ..step import Stepper
-from ..worker import Job
+from ..worker import Job, read_job
 from . import calls, canaries, doubles, measure, neighbours
 from .run import Journal
 
@@ -110,7 +110,7 @@ def record(job: Job, loaded: workload.Workload, most: int) -> tuple[calls.Record
 
 def main() -> int:
     raw: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
-    job = Job(**(raw | {"cases": tuple(raw["cases"]), "subjects": tuple(raw["subjects"])}))
+    job = read_job(raw, Job)
     perform(job, Journal(Path(sys.argv[2])), float(sys.argv[3]))
     return 0
 
