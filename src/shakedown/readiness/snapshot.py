@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from . import matrix, requirements, variations
 from . import workload as workload_file
 from .errors import EvidenceError, WorkloadError
-from .evidence import sha256, write, write_atomic
+from .evidence import leave_if_forked, sha256, write, write_atomic
 from .observe import lines
 from .scan import root_of
 from .worker import Job
@@ -160,6 +160,7 @@ def create(
     """
     model, switched_off = _build(workload, SEED)
     optimizer = build_optimizer(workload, model)
+    leave_if_forked()
     folder.mkdir(parents=True)
     cases = list(cases)
     batches: dict[str, Tensor] = {}

@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -102,7 +103,6 @@ def leave(job: Job, code: int) -> None:
     from .evidence.failure import Leftovers
 
     evidence.write(Leftovers(threads=sorted(left)), job.path("evidence", job.cell, "leftovers.json"))
-    print(f"the workload left {len(left)} threads running: {', '.join(sorted(left))}", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -119,14 +119,17 @@ def main() -> int:
     import_torch = time.perf_counter() - start
     from .errors import BadInput
 
+    code = CASE_FAILED
     try:
-        well = perform(job, launch, import_torch)
+        code = 0 if perform(job, launch, import_torch) else CASE_FAILED
     except BadInput as error:  # of the workload, or of the device that was asked for
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return WORKLOAD_AT_FAULT
-    leave(job, CASE_FAILED if not well else 0)
+        code = WORKLOAD_AT_FAULT
+    except Exception:
+        traceback.print_exc()
+    leave(job, code)
     gc.freeze()  # else the interpreter sorts through a million objects on its way out: over a second in every process
-    return 0 if well else CASE_FAILED
+    return code
 
 
 if __name__ == "__main__":

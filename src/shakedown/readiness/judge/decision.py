@@ -157,7 +157,22 @@ def _statements(results: list[CellResult], by_id: dict[str, Cell], kind: str) ->
         spoken = "measured" if mode == "reference" else kind
         said.append(Statement(kind=spoken, text=text))  # type: ignore[arg-type]
     said += [Statement(kind="open", text=f"{', '.join(names)}: {reason}") for reason, names in untested.items()]
-    return said + [Statement(kind="open", text=text) for text in OPEN]
+    return said + [Statement(kind="open", text=text) for text in (*_not_tried(list(by_id.values())), *OPEN)]
+
+
+def _not_tried(cells: list[Cell]) -> list[str]:
+    """What this trial had no process for, because it was quick or its requirements did not ask for it."""
+    run = [cell for cell in cells if cell.mode != "reference" and cell.outcome.status != "untested"]
+    kinds = {cell.kind for cell in run}
+    said = {
+        "variation": "no variation of the inputs was tried (padding, layout, logging, hard inputs)",
+        "restart": "restart with optimizer state was not tried",
+        "probe": "neighbours of the workload's operators, and number formats, were not probed",
+    }
+    made = [text for kind, text in said.items() if kind not in kinds]
+    if any(cell.cache == "cold" for cell in run) and not any(cell.cache == "warm" for cell in run):
+        made.append("a start with a warm cache was not tried")
+    return made
 
 
 def _between_modes(found: Found, cells: list[Cell]) -> list[BetweenModes]:
