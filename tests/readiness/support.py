@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from shakedown.readiness import trial, worker
+from shakedown.readiness import matrix, trial, worker
 from shakedown.readiness.judge.results import Cell, Outcome
 from shakedown.readiness.record import Record
 from shakedown.readiness.runner import Launch
@@ -55,7 +55,6 @@ def run_faults(out: Path, faults: dict[str, Fault], dtypes: tuple[str, ...], wor
     running = trial.Trial(trial.check(request), lambda what, share: None, InProcess(named))
     running.prepare()
     references = [cell for cell in running.cells if cell.mode == "reference"]
-    waiting = Outcome(status="untested", reason="waiting")
     running.cells = references + [
         Cell(
             id=f"{name}-{dtype}",
@@ -64,7 +63,7 @@ def run_faults(out: Path, faults: dict[str, Fault], dtypes: tuple[str, ...], wor
             cache="none",
             target="cpu",
             cases=references[0].cases,
-            outcome=waiting,
+            outcome=matrix.WAITING,
         )
         for name in faults
         for dtype in dtypes
