@@ -58,6 +58,7 @@ def run_faults(out: Path, faults: dict[str, Fault], dtypes: tuple[str, ...], wor
     running.cells = references + [
         Cell(
             id=f"{name}-{dtype}",
+            kind="single",
             mode="eager",
             dtype=dtype,
             cache="none",

@@ -155,7 +155,9 @@ def slower_after() -> Any:
     ],
 )
 def test_what_was_lost_is_named(tmp_path: Path, fault: Any, word: str, words: str) -> None:
-    found = restarted(tmp_path, TINY, fault=fault)
+    workload = tmp_path / "known.py"
+    workload.write_text(KNOWN)
+    found = restarted(tmp_path, workload, fault=fault)
     assert (found.word, found.fails) == (word, True)
     assert words in found.text
 

@@ -91,7 +91,9 @@ def tally(name: str, detail: str = "") -> Tally:
     with _lock:
         found = _tallies.get(name)
         if found is None:
-            found = _tallies[name] = (_Watched if _watchers else Tally)(name, detail)
+            found = _tallies[name] = Tally(name, detail)
+            if _watchers:
+                found.__class__ = _Watched
         return found
 
 

@@ -202,7 +202,7 @@ def judge_case(
         refused = ev.blendable(subject, other)
         if refused:
             return CaseResult(case=case, verdict="untested", reason="not comparable: " + "; ".join(refused)), []
-    if (diverged := _diverged(found, truth)) is not None:
+    if (diverged := _diverged(found, subject, truth)) is not None:
         reason = f"the loss is not finite in float64 on the CPU at step {diverged}: the workload diverges by itself"
         return CaseResult(case=case, verdict="untested", reason=reason, losses=_losses(found, subject, reference)), []
     faults = structure(subject, reference, truth)
@@ -236,11 +236,16 @@ def judge_case(
     return result, judged
 
 
-def _diverged(found: Found, truth: Truth) -> int | None:
-    """The first judged step whose loss is not finite in exact arithmetic: there is nothing to compare after it."""
-    losses = {t.step for t in truth.tensors if t.role == "loss"}
-    kept = ev.tensors(truth, found.root)
-    return next((step for step in sorted(losses) if not np.isfinite(kept[f"step{step}/loss/loss"]).all()), None)
+def _diverged(found: Found, subject: Evidence, truth: Truth) -> int | None:
+    """The first judged step whose loss is not finite in exact arithmetic although it started from finite weights: there is
+    nothing to compare after it. (A device that made its weights infinite has not shown that the workload does.)
+    """
+    kept, device = ev.tensors(truth, found.root), ev.tensors(subject, found.root)
+    for step in sorted({t.step for t in truth.tensors if t.role == "loss"}):
+        before = (v for k, v in device.items() if k.startswith(f"step{step - 1}/weight/"))
+        if not np.isfinite(kept[f"step{step}/loss/loss"]).all():
+            return step if all(np.isfinite(value).all() for value in before) else None
+    return None
 
 
 def _nearest_to_the_cause(v: numerics.Vector) -> tuple[str, int, float]:
