@@ -272,3 +272,21 @@ def test_recorded_operators_have_the_line_that_recorded_them() -> None:
     assert {(row.name, row.phase): row.line for row in of(attributed, "fallback")} == {
         key: line(leaving, words) for key, (_, words) in LEFT.items()
     }
+
+
+def test_an_operator_that_is_new_while_it_is_watched_is_counted(tmp_path: Path) -> None:
+    """Its counter is made under the watch, and on the thread that runs it: a mistake there would end the process."""
+    import shakedown.neuron as sn
+
+    device = targets.open_device(NEURON)
+    name = "a counter that nobody has made before"
+    seen: list[str] = []
+    with sn.events.watch(lambda tally: seen.append(tally.name)):
+        made = sn.events.tally(name)
+        made.runs += 1
+    made.runs += 1
+    assert seen == [name]
+    assert made.runs == 2
+    with paths.recorder(NEURON).attributed([tmp_path]) as rows:
+        torch.special.log_ndtr(torch.ones(3, device=device))
+    assert "aten::special_log_ndtr" in {row.name for row in rows if row.kind == "execute"}
