@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 JOBS   ?= 2
 SEED   ?= 0
 MINUTES ?= 30
-ARGS   ?=
+ARGS   ?= --quick
 
 # Adaptive eager is decided when Python starts, so its tests are a pytest run of their own. Both run whatever becomes of the first.
 ADAPTIVE := SHAKEDOWN_ADAPTIVE=1
