@@ -210,3 +210,24 @@ class TestElementwiseCriterion:
         assert measure(product, self.demand(float32=loose, float32_output=strict)).findings != ()
         assert measure(product, self.demand(float32=strict, float32_output=loose)).findings == ()
         assert measure(product, self.demand(float32=loose, float32_gradient=strict)).findings == ()
+
+
+@pytest.mark.parametrize(("decayed", "right"), [(True, True), (False, False)])
+def test_a_decay_is_as_exact_as_the_number_that_stands_for_it(decayed: bool, right: bool) -> None:
+    """Where one row of a table learns and the others only decay, the rounding of 1 - rate * decay shows in every element."""
+    weights = np.random.default_rng(3).standard_normal((1000, 64)).astype(np.float32)
+    factor = 1 - 1e-3 * 1e-2
+    step = np.zeros((1000, 64))
+    step[7] = -1e-3
+    device = weights * np.float32(factor if decayed else 1.0) + step.astype(np.float32)
+    subject = Subject(
+        name="step1/weight/table",
+        role="weight",
+        dtype="float32",
+        device=device,
+        truth=weights.astype(np.float64) * factor + step,
+        reference_error=None,
+        reduction=64,
+        start=weights.astype(np.float64),
+    )
+    assert (not measure(subject, Numerics()).findings) == right
