@@ -8,6 +8,7 @@ from shakedown.readiness.record import Record
 
 from . import faults, support
 
+pytestmark = pytest.mark.timeout(900)  # a whole trial in one fixture, on a machine that may be busy
 DTYPES = ("float32", "bfloat16")
 # What half precision cannot show: these faults are smaller than its own rounding, or are its own arithmetic.
 BELOW_BFLOAT16 = {"scaled", "no_decay", "narrow"}
