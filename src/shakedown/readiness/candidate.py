@@ -55,7 +55,7 @@ class Candidate:
         self.roots = [root_of(job.source.path)]
         dtype = getattr(torch, job.dtype)
         self.restored = snapshot.restore(self.workload, job.path("snapshot"), dtype)
-        self.stepper = Stepper(self.workload, self.restored, self.device, job.path("snapshot"), dtype)
+        self.stepper = Stepper(self.workload, self.restored, self.device, job.path("snapshot"))
         self.wait()
         restore = time.perf_counter() - start
         start = time.perf_counter()

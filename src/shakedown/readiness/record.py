@@ -15,14 +15,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 import shakedown
 
 from . import evidence as ev
 from . import requirements
 from .errors import EvidenceError, RecordError, TrialError
-from .evidence import Evidence
+from .evidence import Evidence, Frozen
 from .judge import decision
 from .judge.judgement import Judgement
 from .judge.results import Cell
@@ -37,18 +37,14 @@ LABELS: dict[str, str] = {
 }
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class FileEntry(_Frozen):
+class FileEntry(Frozen):
     """A file of the run, by its size and SHA-256."""
 
     nbytes: int
     sha256: str
 
 
-class Record(_Frozen):
+class Record(Frozen):
     """The whole trial as one document."""
 
     schema_version: str = SCHEMA
@@ -73,7 +69,7 @@ class Record(_Frozen):
         return 0 if self.judgement.verdict == "passed" else 1
 
 
-class Verification(_Frozen):
+class Verification(Frozen):
     """What came of checking a record: no problems means verified."""
 
     directory: str

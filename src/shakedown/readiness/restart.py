@@ -36,7 +36,7 @@ def run(job: Job) -> None:
     checkpoint = job.path("scratch", job.cell, "checkpoint.pt")
     before = job.role == RESTART_ROLES[0]
     if before:
-        stepper = Stepper(loaded, restored, device, job.path("snapshot"), dtype)
+        stepper = Stepper(loaded, restored, device, job.path("snapshot"))
         stepper.reset()
         _compiled(job, stepper, target)
         snapshot.seed_everything(snapshot.SEED)
@@ -46,7 +46,7 @@ def run(job: Job) -> None:
     else:
         kept = torch.load(checkpoint, map_location="cpu", weights_only=True)
         restored.model.load_state_dict(kept["model"])
-        stepper = Stepper(loaded, restored, device, job.path("snapshot"), dtype)
+        stepper = Stepper(loaded, restored, device, job.path("snapshot"))
         stepper.optimizer = snapshot.build_optimizer(loaded, stepper.model)
         if stepper.optimizer is not None:
             stepper.optimizer.load_state_dict(kept["optimizer"])

@@ -108,12 +108,11 @@ class LocalProcesses:
             code = child.wait(timeout=launch.timeout_seconds)
         except subprocess.TimeoutExpired:
             late = True
-            code = _end(child)
+            code = end(child)
         except KeyboardInterrupt:
-            _end(child)
             raise Interrupted(f"stopped during {name}") from None
         finally:
-            _end_group(child.pid)  # what the workload forked or started must not disturb the next cell
+            end(child)
             for log in kept:
                 log.close()
         return outcome(code, late, time.time() - started, launch.timeout_seconds, error_file, launch.logs.parent)
@@ -152,23 +151,17 @@ class BoundedLog:
         self._thread.join(_GRACE_SECONDS)
 
 
-def _end_group(leader: int) -> None:
-    """End whatever is left of a child's process group."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, signal.SIGKILL)
-
-
-def _end(child: subprocess.Popen[bytes]) -> int:
-    """Ask the child's group to stop, then insist."""
+def end(child: subprocess.Popen[bytes]) -> int:
+    """End the child's whole group, politely first, and return the child's exit code. Its leader may be gone while something
+    that it started is not: that must not disturb whoever comes next.
+    """
     for sign in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(child.pid, sign)
-        except ProcessLookupError:
+        except (ProcessLookupError, PermissionError):  # macOS says the second of a group that has ended
             break
-        try:
-            return child.wait(timeout=_GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
-            continue
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(timeout=_GRACE_SECONDS)
     return child.wait()
 
 
@@ -180,7 +173,7 @@ def outcome(code: int, late: bool, seconds: float, limit: float, error_file: Pat
     if late:
         status, reason = "timeout", f"still running after {limit:.0f} s and ended"
     elif code < 0:
-        status, reason = "killed", f"died of {_signal_name(-code)}: {last}"
+        status, reason = "killed", f"died of {signal_name(-code)}: {last}"
     elif code:
         status, reason = "crashed", f"exit code {code}: {last}"
     else:
@@ -195,7 +188,8 @@ def outcome(code: int, late: bool, seconds: float, limit: float, error_file: Pat
     )
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """`SIGKILL`, or `signal 64` for one without a name."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -29,10 +29,8 @@ def _ignore(outputs: dict[str, Tensor], loss: Tensor | None) -> None:
 class Stepper:
     """The model on its device, and how a step of it is made. :meth:`reset` begins a case from the snapshot."""
 
-    def __init__(
-        self, loaded: Workload, restored: snapshot.Restored, device: torch.device, folder: Path, dtype: torch.dtype
-    ) -> None:
-        self.workload, self.restored, self.device, self.folder, self.dtype = loaded, restored, device, folder, dtype
+    def __init__(self, loaded: Workload, restored: snapshot.Restored, device: torch.device, folder: Path) -> None:
+        self.workload, self.restored, self.device, self.folder = loaded, restored, device, folder
         self.model: nn.Module = restored.model.to(device)
         self.forward: Callable[..., Any] = loaded.forward
         self.optimizer: torch.optim.Optimizer | None = None

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
+from ..evidence import Frozen
 from ..evidence.memory import Meter
 from .amortise import Curve
 from .resample import Interval
 from .series import Event
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Start(_Frozen):
+class Start(Frozen):
     """Seconds to the end of the first step, one value a process, where this case was the first of its process.
 
     ``start_up`` is from starting the process to the workload on the device. ``proved``: the cache was in the state that was
@@ -35,7 +30,7 @@ class Start(_Frozen):
         return [a + b for a, b in zip(self.start_up, self.first_step)]
 
 
-class Throughput(_Frozen):
+class Throughput(Frozen):
     """Per second, from the median step and its interval, each step awaited: what overlapping steps could gain is not in
     it. ``positions`` are batch x length: tokens of a text; of images, whose length is a side, they mean nothing.
     """
@@ -46,14 +41,14 @@ class Throughput(_Frozen):
     positions: float
 
 
-class Happened(_Frozen):
+class Happened(Frozen):
     """An event, in one process."""
 
     cell: str
     event: Event
 
 
-class Ratio(_Frozen):
+class Ratio(Frozen):
     """Step time over another side's, under 1 being faster. ``claim`` says what may be said; ``why`` nothing may be."""
 
     over: str
@@ -65,7 +60,7 @@ class Ratio(_Frozen):
     why: str
 
 
-class PooledTiming(_Frozen):
+class PooledTiming(Frozen):
     """What a step costs in one mode, precision and case. All times are seconds.
 
     ``median`` is the median of the processes' medians, ``interval`` that of the hierarchical bootstrap; quartiles and
@@ -103,7 +98,7 @@ class PooledTiming(_Frozen):
     withheld: str = ""
 
 
-class MemorySummary(_Frozen):
+class MemorySummary(Frozen):
     """Bytes of one case in one process. ``device`` is of the step alone, ``device_overlapped`` with the next batch there
     already, ``overlap`` what that adds; ``kept`` is what the step left behind on the device. None: not known.
     """

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from ..evidence import Frozen
 
 # Why an operator left the device. lowering missing: there is no program for it. lowering incomplete: there is, and not for
 # these arguments. profile rule: the imitated release keeps it off the device. data-dependent: sizes that only the values
@@ -15,11 +17,7 @@ Cause = Literal["lowering missing", "lowering incomplete", "profile rule", "data
 Acceptance = Literal["accepted", "over budget", "unchecked", "not accepted"]
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class PhaseSummary(_Frozen):
+class PhaseSummary(Frozen):
     """Operators of one phase in one step: how often on the device, how often on the CPU instead, and bytes moved.
 
     ``executed`` leaves composites out, whose parts are counted; ``host`` are operators on tensors of the CPU.
@@ -33,7 +31,7 @@ class PhaseSummary(_Frozen):
     host: int | None = None
 
 
-class Fallback(_Frozen):
+class Fallback(Frozen):
     """One operator that left the device, in one phase of one step. None: known by name only."""
 
     name: str
@@ -48,7 +46,7 @@ class Fallback(_Frozen):
     accepted_because: str = ""
 
 
-class OperatorPath(_Frozen):
+class OperatorPath(Frozen):
     """One operator in one phase of the attributed step: where it ran, how often, how long, and the lines that asked."""
 
     name: str
@@ -61,7 +59,7 @@ class OperatorPath(_Frozen):
     lines: list[str]
 
 
-class HostShare(_Frozen):
+class HostShare(Frozen):
     """Seconds of a step that went into operators on the CPU, and their share of it; None with the reason.
 
     ``at_least``: what fell back has no time on this target, so the share is that of operators on CPU tensors alone.
@@ -78,7 +76,7 @@ class HostShare(_Frozen):
     reason: str = ""
 
 
-class PathSummary(_Frozen):
+class PathSummary(Frozen):
     """Where a later step ran, and what the first one compiled. None = cannot be seen on this target."""
 
     source: str

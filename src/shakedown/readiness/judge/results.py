@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from ..evidence import Frozen
 from .path_results import PathSummary as PathSummary
 
 # match: within every gate. mismatch: outside one. crashed, timeout, killed: what became of the process.
@@ -14,11 +15,7 @@ Verdict = Literal["match", "mismatch", "crashed", "timeout", "killed", "untested
 FAILED: tuple[Verdict, ...] = ("mismatch", "crashed", "timeout", "killed")
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Outcome(_Frozen):
+class Outcome(Frozen):
     """What became of one process. ``exit_code`` is negative for a signal, None where nothing was started."""
 
     status: Literal["finished", "crashed", "timeout", "killed", "untested"]
@@ -35,7 +32,7 @@ class Outcome(_Frozen):
 Kind = Literal["sequence", "single", "variation", "probe", "restart", "trace"]
 
 
-class Cell(_Frozen):
+class Cell(Frozen):
     """One process of the trial: mode, precision and cache state. ``cases`` run in it in this order."""
 
     id: str
@@ -48,7 +45,7 @@ class Cell(_Frozen):
     outcome: Outcome
 
 
-class TensorSummary(_Frozen):
+class TensorSummary(Frozen):
     """The tensor that used most of its allowance, and how many there were."""
 
     judged: int
@@ -61,7 +58,7 @@ class TensorSummary(_Frozen):
     largest_outside_criterion: float | None
 
 
-class Decisions(_Frozen):
+class Decisions(Frozen):
     """Decisions of one output. ``margin_*`` are quartiles of truth's distance to a tie, in allowed distances: below 1 is a
     near tie. ``cpu_flips`` are flips of the CPU at the same precision, for scale.
     """
@@ -81,7 +78,7 @@ class Decisions(_Frozen):
     first_wrong: str = ""
 
 
-class Series(_Frozen):
+class Series(Frozen):
     """Seconds of a step: median and quartiles over `n` steps of one process. ``withheld`` says why not to use it."""
 
     n: int
@@ -94,7 +91,7 @@ class Series(_Frozen):
     withheld: str = ""
 
 
-class TimingSummary(_Frozen):
+class TimingSummary(Frozen):
     """Seconds: start-up of the process, its first step by phase, later steps whole and by phase."""
 
     startup: dict[str, float]
@@ -104,15 +101,15 @@ class TimingSummary(_Frozen):
     later_phases: dict[str, float]
 
 
-class CaseResult(_Frozen):
+class CaseResult(Frozen):
     """The judgement of one case in one process."""
 
     case: str
     verdict: Verdict
     reason: str = ""
-    findings: list[str] = []
+    findings: list[str] = Field(default=[])
     tensors: TensorSummary | None = None
-    losses: dict[str, float | None] = {}
+    losses: dict[str, float | None] = Field(default={})
     training_steps: int | None = None
     graphs: dict[str, Any] | None = None
     paths: PathSummary | None = None
@@ -120,7 +117,7 @@ class CaseResult(_Frozen):
     decisions: list[Decisions] = Field(default=[])
 
 
-class CellResult(_Frozen):
+class CellResult(Frozen):
     """The judgement of one process: its worst case decides."""
 
     cell: str
@@ -133,7 +130,7 @@ class CellResult(_Frozen):
     cases: list[CaseResult]
 
 
-class BetweenModes(_Frozen):
+class BetweenModes(Frozen):
     """Largest relative L2 difference between two modes of the device in step 1, over outputs, loss and gradients."""
 
     one: str
@@ -144,7 +141,7 @@ class BetweenModes(_Frozen):
     tensor: str
 
 
-class Finding(_Frozen):
+class Finding(Frozen):
     """What a check found. ``word`` is a fixed term (``recompile-bound``, ``precision-blocked(float64)``); ``fails`` decides
     whether the cell fails by it; what does not fail is for the reader.
     """
@@ -156,7 +153,7 @@ class Finding(_Frozen):
     fails: bool
 
 
-class Statement(_Frozen):
+class Statement(Frozen):
     """One sentence of the decision. measured, documented or open; rehearsal where our own device was the target."""
 
     kind: Literal["measured", "rehearsal", "documented", "open"]

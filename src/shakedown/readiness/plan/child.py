@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_GRACE_SECONDS = 3.0
+from ..runner import end, signal_name
 
 
 @dataclass(frozen=True)
@@ -50,7 +47,7 @@ def ask(module: str, job: dict[str, Any], timeout_seconds: float) -> Ended:
             except subprocess.TimeoutExpired:
                 code, reason = None, f"no answer within {timeout_seconds:g} s"
             finally:
-                _end(child)
+                end(child)
         return Ended(reason, code, out.read_bytes() if out.exists() else None)
 
 
@@ -59,19 +56,5 @@ def _words(code: int | None, log: Path) -> str:
         return ""
     lines = log.read_text(errors="replace").strip().splitlines() or ["nothing on standard error"]
     if code < 0:
-        with suppress(ValueError):
-            return f"died of {signal.Signals(-code).name}: {lines[-1]}"
-        return f"died of signal {-code}: {lines[-1]}"
+        return f"died of {signal_name(-code)}: {lines[-1]}"
     return f"exit code {code}: {lines[-1]}"
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """End the child's whole group, politely first; its leader may be gone while something that it started is not."""
-    for sign in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(child.pid, sign)
-        except (ProcessLookupError, PermissionError):  # macOS says the second of a group that has ended
-            break
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(timeout=_GRACE_SECONDS)
-    child.wait()

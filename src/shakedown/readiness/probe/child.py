@@ -96,7 +96,7 @@ def record(job: Job, loaded: workload.Workload, most: int) -> tuple[calls.Record
     folder, dtype = job.path("snapshot"), getattr(torch, job.dtype)
     restored = snapshot.restore(loaded, folder, dtype)
     case = (job.cases or tuple(snapshot.read_info(folder).cases))[0]
-    stepper = Stepper(loaded, restored, torch.device("cpu"), folder, dtype)
+    stepper = Stepper(loaded, restored, torch.device("cpu"), folder)
     lines = Lines(
         [loaded.source.path.parent], {"optimizer": definition(loaded.build_optimizer, [loaded.source.path.parent])}
     )

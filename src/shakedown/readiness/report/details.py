@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..judge.results import PathSummary, TimingSummary
 from ..record import Record
-from .words import Pairs, Section, Table, cases, loss, name_of, pairs, seconds, size
+from .words import Pairs, Section, Table, cases, grouped_findings, loss, name_of, pairs, seconds, size
 
 
 def sections(record: Record) -> list[Section]:
@@ -184,12 +184,9 @@ def _findings(of: Pairs) -> Section:
 
 def _checks(record: Record) -> Section:
     """What the checks of the other kinds of evidence found; the same text of several processes once."""
-    grouped: dict[tuple[bool, str, str], list[str]] = {}
-    for one in record.judgement.findings:
-        grouped.setdefault((not one.fails, one.word, one.text), []).append(f"{one.cell} {one.case}".strip())
     rows = [
-        (word, "no" if harmless else "yes", text, ", ".join(where))
-        for (harmless, word, text), where in sorted(grouped.items(), key=lambda item: item[0][:2])
+        (word, "yes" if fails else "no", text, ", ".join(where))
+        for fails, word, text, where in grouped_findings(record)
     ]
     return Section("Findings of the checks", [], [Table(("word", "fails", "what", "where"), rows)])
 

@@ -13,6 +13,7 @@ from .words import (
     Table,
     by_side,
     cases,
+    grouped_findings,
     loss,
     name_of,
     pairs,
@@ -310,14 +311,12 @@ def _findings(record: Record, of: Pairs) -> Section:
             said.append(f"{name_of(cell)}: and {len(found) - 5} more, in the report file.")
         if cell.outcome.status in ("crashed", "timeout", "killed"):
             said.append(f"{name_of(cell)}: {result.verdict}, {cell.outcome.reason} ({cell.outcome.stderr_file}).")
-    grouped: dict[tuple[bool, str, str], list[str]] = {}
-    for one in record.judgement.findings:
-        where = f"{one.cell} {one.case}".strip()
-        grouped.setdefault((not one.fails, one.word, one.text), []).append(where)
-    for (harmless, word, text), places in sorted(grouped.items(), key=lambda item: item[0][:2]):
-        if not harmless:
+    notes: Counter[str] = Counter()
+    for fails, word, text, places in grouped_findings(record):
+        if fails:
             said.append(f"FAILS {word}: {text} ({_places(places)}).")
-    notes = Counter(word for harmless, word, _ in grouped if harmless)
+        else:
+            notes[word] += 1
     if notes:
         listed = ", ".join(f"{word} ({count})" if count > 1 else word for word, count in sorted(notes.items()))
         said.append(f"For the reader, in the report file: {listed}.")

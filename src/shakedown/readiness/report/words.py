@@ -115,3 +115,14 @@ def pairs(record: Record) -> Pairs:
 def cases(of: Pairs) -> list[tuple[Cell, CaseResult]]:
     """Each case with the process it ran in."""
     return [(cell, case) for cell, result in of for case in result.cases]
+
+
+def grouped_findings(record: Record) -> list[tuple[bool, str, str, list[str]]]:
+    """What the checks found: whether it fails, its word, its text, and everywhere it was found; what fails comes first."""
+    found: dict[tuple[bool, str, str], list[str]] = {}
+    for one in record.judgement.findings:
+        found.setdefault((not one.fails, one.word, one.text), []).append(f"{one.cell} {one.case}".strip())
+    return [
+        (not harmless, word, text, where)
+        for (harmless, word, text), where in sorted(found.items(), key=lambda item: item[0][:2])
+    ]

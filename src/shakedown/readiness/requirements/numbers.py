@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-
-class Frozen(BaseModel):
-    """Values that cannot change, and no key that is not known."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+from ..evidence import Frozen
 
 
 class Criterion(Frozen):
