@@ -63,7 +63,7 @@ def trained(folder: Path, compiled: bool) -> tuple[Stepper, dict[str, Tensor]]:
     loaded = workload.load(workload.resolve("decoder"))
     snapshot.create(loaded, [_CASE], 1, folder)
     restored = snapshot.restore(loaded, folder, torch.float32)
-    stepper = Stepper(loaded, restored, targets.open_device(target), folder, torch.float32)
+    stepper = Stepper(loaded, restored, targets.open_device(target), folder)
     if compiled:
         stepper.forward = torch.compile(loaded.forward, backend=target.backend, dynamic=False)
     stepper.reset()

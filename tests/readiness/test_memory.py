@@ -141,7 +141,7 @@ def stepper(tmp_path_factory: pytest.TempPathFactory) -> Stepper:
     loaded = workload.load(workload.resolve(str(TINY)))
     snapshot.create(loaded, [workload.Case(2, 8)], 2, folder)
     restored = snapshot.restore(loaded, folder, torch.float32)
-    made = Stepper(loaded, restored, targets.open_device(NEURON), folder, torch.float32)
+    made = Stepper(loaded, restored, targets.open_device(NEURON), folder)
     made.reset()
     for batch in restored.batches["2x8"] * 3:  # numbers that keep coming become values on the device
         made.step(batch, no_phase)

@@ -179,8 +179,11 @@ def test_a_question_that_hangs_leaves_nothing_behind(monkeypatch: pytest.MonkeyP
         "time.sleep(300)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    ended = child.ask("hanging", {}, 5.0)
-    assert (ended.reason, ended.exit_code) == ("no answer within 5 s", None)
+    for limit in (5.0, 20.0, 60.0):  # on a crowded machine Python may not have started when the first has passed
+        ended = child.ask("hanging", {}, limit)
+        assert (ended.reason, ended.exit_code) == (f"no answer within {limit:g} s", None)
+        if ended.answer is not None:
+            break
     assert ended.answer is not None
     assert not alive(int(ended.answer))
 
