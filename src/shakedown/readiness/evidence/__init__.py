@@ -20,9 +20,11 @@ from .fusion import Fusion
 from .graphs import FullGraph, GraphRecord, Graphs
 from .identity import Fact, Family, Identity, Installation, Probe
 from .lines import FileLines, Lines
+from .losses import Losses, LossEvent, Nudge
 from .memory import Memory, MemorySpan, Meter
 from .paths import PathRow, Paths
 from .probes import CallProbe, Canary, Comparison, Float64Tensor, OrderDependent, Probes, TaskScore
+from .programs import ProgramCost, Programs, StateBytes
 from .timing import CacheState, SelfTest, Startup, StepSeries, Timings, Training
 from .traces import Trace
 
@@ -46,17 +48,23 @@ __all__ = [
     "Identity",
     "Installation",
     "Lines",
+    "LossEvent",
+    "Losses",
     "Memory",
     "MemorySpan",
     "Meter",
+    "Nudge",
     "OrderDependent",
     "PathRow",
     "Paths",
     "Probe",
     "Probes",
+    "ProgramCost",
+    "Programs",
     "Role",
     "SelfTest",
     "Startup",
+    "StateBytes",
     "StepSeries",
     "TaskScore",
     "TensorInfo",

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from ..evidence import Frozen
 from ..scan.results import Scan
+from .disposition import Decision
 from .fusion import FusionSummary
 from .graphs import GraphSummary
 from .measured import MemorySummary, PooledTiming
+from .parity import ParityResult
 from .probes import ProbeSummary
-from .results import BetweenModes, CellResult, Finding, Statement
+from .results import BetweenModes, CellResult, Finding
 from .traces import TraceSummary
 
 
 class Judgement(Frozen):
-    """The verdict with all that it rests on. Keys of the dicts are cells; those of fusion, cases within them.
+    """The decision with all that it rests on. Keys of the dicts are cells; those of fusion, cases within them.
     ``scan`` is the reading of the source, with whether each place ran; None where it is missing or damaged."""
 
-    verdict: Literal["passed", "failed", "inconclusive"]
-    sentence: str
+    decision: Decision
     cells: list[CellResult]
     between_modes: list[BetweenModes]
     timings: list[PooledTiming]
@@ -30,4 +29,4 @@ class Judgement(Frozen):
     traces: dict[str, list[TraceSummary]]
     scan: Scan | None
     findings: list[Finding]
-    statements: list[Statement]
+    parity: list[ParityResult] = Field(default=[])
