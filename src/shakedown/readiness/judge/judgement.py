@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from ..evidence import Frozen
 from ..scan.results import Scan
 from .disposition import Decision
@@ -10,6 +12,7 @@ from .graphs import GraphSummary
 from .measured import MemorySummary, PooledTiming
 from .parity import ParityResult
 from .probes import ProbeSummary
+from .projection import Projection
 from .results import BetweenModes, CellResult, Finding
 from .traces import TraceSummary
 
@@ -30,3 +33,4 @@ class Judgement(Frozen):
     scan: Scan | None
     findings: list[Finding]
     parity: list[ParityResult] = Field(default=[])
+    projection: Projection | None = None  # of counted programs on a published instance; never a measurement
