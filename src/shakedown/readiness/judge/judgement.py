@@ -6,6 +6,7 @@ from pydantic import Field
 
 from ..evidence import Frozen
 from ..scan.results import Scan
+from .break_even import BreakEven
 from .disposition import Decision
 from .fusion import FusionSummary
 from .graphs import GraphSummary
@@ -14,6 +15,7 @@ from .parity import ParityResult
 from .probes import ProbeSummary
 from .projection import Projection
 from .results import BetweenModes, CellResult, Finding
+from .shapes import ShapeLedger
 from .traces import TraceSummary
 
 
@@ -34,3 +36,5 @@ class Judgement(Frozen):
     findings: list[Finding]
     parity: list[ParityResult] = Field(default=[])
     projection: Projection | None = None  # of counted programs on a published instance; never a measurement
+    break_even: list[BreakEven] = Field(default=[])
+    shapes: ShapeLedger | None = None

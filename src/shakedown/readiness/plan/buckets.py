@@ -8,6 +8,7 @@ padding, exactly.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Literal
 
 from ..errors import BadInput
 from ..evidence import Frozen
@@ -36,6 +37,49 @@ class Buckets(Frozen):
     def edge_of(self, length: int) -> int | None:
         """What `length` is padded to; None above the last edge."""
         return next((edge for edge in self.edges if edge >= length), None)
+
+
+class PlanPoint(Frozen):
+    """The best buckets with so many of them. ``programs`` counts one for each bucket and batch size.
+
+    ``waste`` is the share of computed positions that are padding. Seconds, None where costs are not measured: ``compile`` of
+    all programs once, ``step`` expected over the traffic, ``total`` of both over the plan's steps.
+    """
+
+    programs: int
+    edges: tuple[int, ...]
+    waste: float
+    compile_seconds: float | None
+    step_seconds: float | None
+    total_seconds: float | None
+
+
+class Longer(Frozen):
+    """Requests above the plan's maximum, and the rule for them."""
+
+    maximum: int
+    rule: Literal["refuse", "truncate", "compile"]
+    share: float
+    requests: int | None
+    lengths: int
+    text: str
+
+
+class BucketPlan(Frozen):
+    """How expected padding, compilation and cost depend on the number of programs. ``curve`` begins with one bucket.
+
+    ``recommended`` is an index into ``curve``; ``reason`` says why. ``basis`` is what was weighed: measured (or rehearsed)
+    costs over ``steps`` steps, or padding alone. ``sizes`` are the batch sizes, each with programs of its own.
+    """
+
+    basis: Literal["costs", "padding only"]
+    sizes: tuple[int, ...]
+    steps: int
+    max_programs: int
+    curve: tuple[PlanPoint, ...]
+    recommended: int
+    reason: str
+    longer: Longer
 
 
 def candidates(lengths: Iterable[int]) -> list[int]:
