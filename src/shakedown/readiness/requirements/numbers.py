@@ -143,6 +143,13 @@ class Timing(Frozen):
         description="A step time that changes for good by this share ends one steady state and begins another; smaller "
         "changes are within what memory layout and clock speed do to a process.",
     )
+    between_records: float = Field(
+        default=0.10,
+        gt=0,
+        lt=1,
+        description="Two records do not take turns on the machine, so a change of step time between them is claimed only where "
+        "its whole interval is further than this from none, and the CPU's own step has changed by less.",
+    )
     scaling_tolerance: float = Field(
         default=0.10, gt=0, description="Timer self-test: twice the calls must take twice the time within this share."
     )

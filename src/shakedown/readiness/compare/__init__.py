@@ -1,0 +1,10 @@
+"""What changed between two records: verdicts first, since they decide; then numbers, paths and costs, side by side.
+
+Nothing is measured here and nothing is judged again: both records are taken as sealed. Imports neither torch nor JAX.
+"""
+
+from .results import Comparison, Effect
+from .sides import Opened, opened, other_source, unlike
+from .whole import compare, effect
+
+__all__ = ["Comparison", "Effect", "Opened", "compare", "effect", "opened", "other_source", "unlike"]
