@@ -24,7 +24,7 @@ Change = Literal["broken", "no longer tested", "fixed", "newly tested", "fails n
 
 
 class Side(Frozen):
-    """One of the two records. ``disposition`` is empty where the record's version has none."""
+    """One of the two records."""
 
     directory: str
     seal: str
@@ -36,9 +36,8 @@ class Side(Frozen):
     snapshot_sha256: str
     target: str
     quick: bool
-    verdict: str
+    disposition: str
     sentence: str
-    disposition: str = ""
 
 
 class Difference(Frozen):
@@ -67,6 +66,16 @@ class VerdictChange(Frozen):
     def regression(self) -> bool:
         """Whether something that was proved is so no more."""
         return self.change == "broken" or (self.change == "no longer tested" and self.before not in FAILED)
+
+
+class ResultChange(Frozen):
+    """One of the four results of the decision, the disposition itself, or loss parity in one place. None: not in that record."""
+
+    name: str
+    before: str | None
+    after: str | None
+    regression: bool
+    why: str
 
 
 class MarginChange(Frozen):
@@ -205,6 +214,7 @@ class Comparison(Frozen):
     regressions: list[str]
     identity: list[Difference]
     requirements: list[str]
+    results: list[ResultChange]
     verdicts: list[VerdictChange]
     unchanged: int
     margins: list[MarginChange]

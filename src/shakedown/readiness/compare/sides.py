@@ -51,7 +51,6 @@ class Opened:
     def side(self) -> Side:
         """What a reader must know of this record."""
         of = self.record
-        decision = getattr(of.judgement, "decision", None)
         return Side(
             directory=str(self.root),
             seal=of.seal,
@@ -63,9 +62,8 @@ class Opened:
             snapshot_sha256=of.snapshot_sha256,
             target=of.trial["target"],
             quick=of.trial["quick"],
-            verdict=of.judgement.verdict,
-            sentence=of.judgement.sentence,
-            disposition=getattr(decision, "disposition", ""),
+            disposition=of.judgement.decision.disposition,
+            sentence=of.judgement.decision.sentence,
         )
 
 
@@ -132,7 +130,7 @@ def _unlike_batches(before: Opened, after: Opened) -> str:
         return (
             f"their cases differ, and without both snapshot/{file} it cannot be shown that common batches are the same"
         )
-    one, other = (ev.load_file(path) for path in paths if path)
+    one, other = (ev.load_tensors(path) for path in paths if path)
     common = one.keys() & other.keys()
     different = sorted(key for key in common if not _equal(one[key], other[key]))
     if not common:
