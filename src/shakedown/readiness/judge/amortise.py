@@ -64,9 +64,13 @@ def average(setup: Any, step: Any, count: int) -> Any:
 
 def _draws(side: Side, demand: Resampling, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Resamples of setup and of step, independent of each other."""
-    setups = np.asarray(side.setups, dtype=np.float64)
-    drawn = np.median(setups[random.integers(0, len(setups), (demand.draws, len(setups)))], axis=1)
-    return drawn, resample.medians(side.steps, demand.draws, random)
+    return setups(side.setups, demand.draws, random), resample.medians(side.steps, demand.draws, random)
+
+
+def setups(seconds: Sequence[float], draws: int, random: np.random.Generator) -> np.ndarray:
+    """Draws of the median set-up over processes."""
+    values = np.asarray(seconds, dtype=np.float64)
+    return np.asarray(np.median(values[random.integers(0, len(values), (draws, len(values)))], axis=1))
 
 
 def counts(training_steps: int) -> list[int]:

@@ -47,7 +47,18 @@ def pooled(
     matched: Mapping[tuple[str, str], bool],
     requirements: Requirements,
 ) -> list[PooledTiming]:
-    """Pool every mode, precision and case, in the order in which the cells name them.
+    """:func:`of` the :func:`groups`: every mode, precision and case, in the order in which the cells name them."""
+    return of(groups(cells, cases, self_tests, matched, requirements), cases, requirements)
+
+
+def groups(
+    cells: list[Cell],
+    cases: Mapping[tuple[str, str], Evidence],
+    self_tests: Mapping[str, SelfTest],
+    matched: Mapping[tuple[str, str], bool],
+    requirements: Requirements,
+) -> dict[Key, Group]:
+    """The processes of every mode, precision and case, with those that count.
 
     Args:
         cells: all processes of the trial, those that crashed as well.
@@ -56,11 +67,17 @@ def pooled(
         matched: whether the numbers of a cell's case passed; one that is missing counts as no.
         requirements: what is asked for, warned about and refused.
     """
-    groups = {
+    return {
         key: processes.gather(key, own, cases, self_tests, matched, requirements.timing)
         for key, own in processes.by_key(cells).items()
     }
-    return [_result(group, groups, cases, requirements) for group in groups.values()]
+
+
+def of(
+    gathered: dict[Key, Group], cases: Mapping[tuple[str, str], Evidence], requirements: Requirements
+) -> list[PooledTiming]:
+    """Pool each of the :func:`groups`."""
+    return [_result(group, gathered, cases, requirements) for group in gathered.values()]
 
 
 def _result(

@@ -35,6 +35,14 @@ def took_turns(one: list[float], other: list[float]) -> str:
     return ""
 
 
+def no_turns(one: Group, other: Group) -> str:
+    """:func:`took_turns` of the series that count; or that their evidence does not tell."""
+    began = [[p.started for p in side.used if p.started is not None] for side in (one, other)]
+    if len(began[0]) < len(one.used) or len(began[1]) < len(other.used):
+        return "the evidence does not say when its series began"
+    return took_turns(*began)
+
+
 def ratio(name: str, one: Group, other: Group, requirements: Requirements) -> Ratio:
     """Step time of `one` over that of `other`, called `name`, and whether anything may be said from it."""
     nothing = {"over": name, "value": None, "interval": None, "processes": 0, "paired": False, "claim": "none"}
@@ -44,10 +52,7 @@ def ratio(name: str, one: Group, other: Group, requirements: Requirements) -> Ra
     if differs:
         return Ratio.model_validate(nothing | {"why": "not comparable: " + "; ".join(differs)})
     mine, theirs = [p.seconds for p in one.used], [p.seconds for p in other.used]
-    began = [[p.started for p in side.used if p.started is not None] for side in (one, other)]
-    turns = "the evidence does not say when its series began"
-    if len(began[0]) == len(mine) and len(began[1]) == len(theirs):
-        turns = took_turns(*began)
+    turns = no_turns(one, other)
     paired = not turns and len(mine) == len(theirs)
     fewest = min(len(mine), len(theirs))
     drawn = resample.ratios(mine, theirs, paired, requirements.resampling.draws, resample.generator())

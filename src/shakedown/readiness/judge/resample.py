@@ -71,16 +71,35 @@ def medians(processes: Sequence[Array], draws: int, random: np.random.Generator)
 def ratios(
     one: Sequence[Array], other: Sequence[Array], paired: bool, draws: int, random: np.random.Generator
 ) -> Array:
-    """Draws of the ratio of `one`'s step time to `other`'s.
+    """Draws of the ratio of `one`'s step time to `other`'s; see :func:`_between`."""
+    return _between(one, other, paired, draws, random, np.divide)
 
-    Paired: the i-th processes ran next to each other, are drawn together, and the median is taken of their ratios, so that
-    whatever slowed both is not in it. Otherwise each side is drawn by itself.
+
+def differences(
+    one: Sequence[Array], other: Sequence[Array], paired: bool, draws: int, random: np.random.Generator
+) -> Array:
+    """Draws of `one`'s step time less `other`'s, in their unit; see :func:`_between`."""
+    return _between(one, other, paired, draws, random, np.subtract)
+
+
+def _between(
+    one: Sequence[Array],
+    other: Sequence[Array],
+    paired: bool,
+    draws: int,
+    random: np.random.Generator,
+    compare: Callable[[Array, Array], Array],
+) -> Array:
+    """Draws of what `compare` makes of two sides.
+
+    Paired: the i-th processes ran next to each other, are drawn together, and the median is taken of what each pair gives, so
+    that whatever slowed both is not in it. Otherwise each side is drawn by itself.
     """
     if not paired:
-        return medians(one, draws, random) / medians(other, draws, random)
+        return compare(medians(one, draws, random), medians(other, draws, random))
 
     def of(p: int, rows: int) -> Array:
-        return _again(one[p], rows, random) / _again(other[p], rows, random)
+        return compare(_again(one[p], rows, random), _again(other[p], rows, random))
 
     return _over_processes(len(one), draws, random, of)
 
