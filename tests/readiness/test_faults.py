@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from shakedown.readiness.judge.disposition import CHANGE
 from shakedown.readiness.record import Record
 
 from . import faults, support
@@ -74,5 +75,5 @@ def test_speed_of_a_wrong_device_is_withheld(record: Record) -> None:
 
 
 def test_one_failed_cell_fails_the_trial(record: Record) -> None:
-    assert record.judgement.verdict == "failed"
+    assert record.judgement.decision.disposition == CHANGE
     assert record.exit_code == 1

@@ -41,8 +41,10 @@ def test_every_mode_matches_truth(record: records.Record) -> None:
 def test_rehearsal_is_said_wherever_a_result_is(out: Path, record: records.Record) -> None:
     assert record.label == "rehearsal"
     assert "REHEARSAL" in record.label_text
-    assert "rehearsal" in record.judgement.sentence
-    kinds = {s.kind for s in record.judgement.statements if s.text.startswith(("eager", "adaptive", "compiled"))}
+    assert "rehearsal" in record.judgement.decision.sentence
+    kinds = {
+        s.kind for s in record.judgement.decision.statements if s.text.startswith(("eager", "adaptive", "compiled"))
+    }
     assert kinds == {"rehearsal"}
     report = (out / "report.md").read_text()
     assert report.splitlines()[0].endswith("(rehearsal)")

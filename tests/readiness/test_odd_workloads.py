@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from shakedown import cli
 from shakedown.readiness import record, trial
 from shakedown.readiness.errors import WorkloadError
+from shakedown.readiness.judge.disposition import INCONCLUSIVE
 
 from .support import InProcess, quick
 
@@ -176,7 +177,7 @@ def test_a_loss_that_is_nan_in_exact_arithmetic_leaves_nothing_to_compare(tmp_pa
     assert case.verdict == "untested"
     assert "not finite in float64 on the CPU at step 1: the workload diverges by itself" in case.reason
     assert case.losses["device_step1"] is None
-    assert done.judgement.verdict == "inconclusive"
+    assert done.judgement.decision.disposition == INCONCLUSIVE
 
 
 def test_a_shape_that_does_not_fit_takes_only_its_own_case(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from shakedown.readiness import evidence, trial
 from shakedown.readiness.judge import graphs as judge
+from shakedown.readiness.judge.disposition import CHANGE
 from shakedown.readiness.observe import graphs
 from shakedown.readiness.requirements import CaseDemand, Demanded, Requirements
 
@@ -162,7 +163,7 @@ def test_a_trial_of_a_workload_past_the_limit_fails_and_says_how_many_calls_ran_
     assert f"{row.calls} calls ran eager" in found["1x8"].text
     assert record.limits[0].allowed == 2
     assert {case.case: case.verdict for case in cell.cases}["1x4"] == "match"  # eager and compiled are equally right
-    assert done.judgement.verdict != "passed"
+    assert done.judgement.decision.disposition == CHANGE
 
 
 def test_a_reset_gives_a_function_another_chance(watch: graphs.Watch) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from shakedown.readiness import record, runner, trial
+from shakedown.readiness.judge.disposition import CHANGE, INCONCLUSIVE
 from shakedown.readiness.judge.results import Outcome
 from shakedown.readiness.worker import Job
 
@@ -111,7 +112,8 @@ def test_a_killed_process_is_a_result_and_what_it_finished_is_kept(died: record.
     assert [case.verdict for case in eager.cases] == ["match", "killed", "untested"]
     assert eager.verdict == "killed"
     assert "SIGKILL" in eager.cases[1].reason
-    assert died.judgement.verdict == "failed"
+    assert died.judgement.decision.disposition == CHANGE
+    assert [(one.kind, one.name) for one in died.judgement.decision.changes] == [("shape", "1x12")]
     assert died.exit_code == 1
 
 
@@ -133,7 +135,7 @@ def test_a_trial_with_nothing_tested_does_not_pass(tmp_path: Path) -> None:
         requirements=quick(tmp_path),
     )
     done = trial.run(request, executor=InProcess())
-    assert done.judgement.verdict == "inconclusive"
+    assert done.judgement.decision.disposition == INCONCLUSIVE
     assert done.exit_code == 1
 
 

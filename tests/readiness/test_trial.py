@@ -13,6 +13,7 @@ import shakedown
 from shakedown import cli
 from shakedown.readiness import record as records
 from shakedown.readiness.errors import RecordError
+from shakedown.readiness.judge.disposition import SUITABLE
 
 from .support import TINY, quick
 
@@ -29,7 +30,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["run", str(TINY), *options, "--requirements", str(quick(folder)), "--out", str(folder / "run")],
     )
     assert done.exit_code == 0, done.output
-    assert "Verdict (self-check)" in done.output
+    assert "Decision (self-check)" in done.output
     assert "record.json" in done.output
     return folder / "run"
 
@@ -102,7 +103,7 @@ def test_record_verifies_where_it_was_made_and_elsewhere(out: Path, copy: Path) 
     for folder in (out, copy):
         code, result = verify(folder)
         assert (code, result["verified"], result["problems"]) == (0, True, [])
-        assert result["verdict_judged_again"] == "passed"
+        assert result["decision_judged_again"] == SUITABLE
 
 
 def test_a_changed_tensor_is_found_and_not_judged(copy: Path) -> None:

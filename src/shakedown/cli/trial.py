@@ -127,7 +127,7 @@ def verify(
             console.print(f"[red]problem[/]  {escape(problem)}")
         word = "[green]verified[/]" if result.verified else "[red]not verified[/]"
         console.print(
-            f"{word}  {escape(result.directory)}: {result.files_checked} files checked; verdict in the record "
-            f"{result.verdict_in_record}, judged again {result.verdict_judged_again}"
+            f"{word}  {escape(result.directory)}: {result.files_checked} files checked; decision in the record: "
+            f"{result.decision_in_record}; judged again: {result.decision_judged_again}"
         )
     raise typer.Exit(PASSED if result.verified else FAILED)

@@ -65,8 +65,8 @@ class Record(Frozen):
 
     @property
     def exit_code(self) -> int:
-        """0 only when every tested cell passed."""
-        return 0 if self.judgement.verdict == "passed" else 1
+        """0 only when what was tested is suitable."""
+        return 0 if self.judgement.decision.suitable else 1
 
 
 class Verification(Frozen):
@@ -76,8 +76,8 @@ class Verification(Frozen):
     verified: bool
     problems: list[str]
     files_checked: int
-    verdict_in_record: str
-    verdict_judged_again: str
+    decision_in_record: str
+    decision_judged_again: str
 
 
 def seal(root: Path, description: dict[str, Any], cells: list[Cell]) -> Record:
@@ -206,7 +206,7 @@ def verify(root: Path) -> Verification:
     again = "not possible"
     try:
         judged, _ = decision.judge(root, record.cells, record.requirements, rehearsal=record.label == "rehearsal")
-        again = judged.verdict
+        again = judged.decision.disposition
         problems += _differences(record.judgement, judged)
     except (TrialError, OSError, ValueError, KeyError) as error:
         problems.append(f"the evidence cannot be judged again: {error}")
@@ -215,16 +215,17 @@ def verify(root: Path) -> Verification:
         verified=not problems,
         problems=problems,
         files_checked=len(record.files),
-        verdict_in_record=record.judgement.verdict,
-        verdict_judged_again=again,
+        decision_in_record=record.judgement.decision.disposition,
+        decision_judged_again=again,
     )
 
 
 def _differences(before: Judgement, now: Judgement) -> list[str]:
     """Verdicts that came out differently. Last digits may differ between processors; verdicts may not."""
     found = []
-    if before.verdict != now.verdict:
-        found.append(f"the verdict was {before.verdict!r} and is {now.verdict!r} when judged again")
+    was, now_is = before.decision.disposition, now.decision.disposition
+    if was != now_is:
+        found.append(f"the decision was {was!r} and is {now_is!r} when judged again")
     for old, new in zip(before.cells, now.cells, strict=True):
         if old.verdict != new.verdict:
             found.append(f"{old.cell} was {old.verdict!r} and is {new.verdict!r} when judged again")

@@ -192,7 +192,7 @@ def _checks(record: Record) -> Section:
 
 
 def _statements(record: Record) -> Section:
-    rows = [(s.kind, s.text) for s in record.judgement.statements]
+    rows = [(s.kind, s.text) for s in record.judgement.decision.statements]
     return Section("What the verdict rests on", [], [Table(("kind", "statement"), rows)])
 
 

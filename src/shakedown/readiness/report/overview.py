@@ -329,4 +329,4 @@ def _places(where: list[str]) -> str:
 
 def _open(record: Record) -> Section:
     """What nobody should think was tested."""
-    return Section("Untested", [s.text + "." for s in record.judgement.statements if s.kind == "open"])
+    return Section("Untested", [s.text + "." for s in record.judgement.decision.statements if s.kind == "open"])

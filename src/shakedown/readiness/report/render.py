@@ -8,30 +8,38 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table as RichTable
 
+from ..judge.disposition import INCONCLUSIVE, SUITABLE
 from ..judge.results import FAILED
 from ..record import Record
-from . import details, observed, overview, words
-from .words import Table
+from . import decision, details, observed, overview, words
+from .words import Section, Table
 
-_GOOD, _DOUBT = ("match", "passed"), ("untested", "inconclusive", "withheld")
+_GOOD, _DOUBT = ("match", SUITABLE, "met"), ("untested", INCONCLUSIVE, "withheld", "open")
 
 
 def markdown(record: Record) -> str:
     """The whole report as a Markdown file."""
     lines = [f"# {words.title(record)}", "", f"> **{record.label_text}**", ""]
-    lines += [f"**Verdict: {record.judgement.verdict}** – {record.judgement.sentence}.", ""]
-    for section in [*overview.sections(record), *observed.sections(record), *details.sections(record)]:
-        lines += [f"## {section.title}", ""]
-        if len(section.sentences) > 1:
-            lines += [f"- {_one_line(text)}" for text in section.sentences] + [""]
-        else:
-            lines += [line for text in section.sentences for line in (_one_line(text), "")]
-        for table in section.drawn():
-            lines.append("| " + " | ".join(table.header) + " |")
-            lines.append("|" + " --- |" * len(table.header))
-            lines += ["| " + " | ".join(_one_line(value) for value in row) + " |" for row in table.rows]
-            lines.append("")
+    verdict = record.judgement.decision
+    lines += [f"**{verdict.disposition[0].upper()}{verdict.disposition[1:]}** – {_one_line(verdict.sentence)}.", ""]
+    for section in (one for part in (decision, overview, observed, details) for one in part.sections(record)):
+        lines += section_lines(section)
     return "\n".join(lines)
+
+
+def section_lines(section: Section) -> list[str]:
+    """One section as lines of Markdown."""
+    lines = [f"## {section.title}", ""]
+    if len(section.sentences) > 1:
+        lines += [f"- {_one_line(text)}" for text in section.sentences] + [""]
+    else:
+        lines += [line for text in section.sentences for line in (_one_line(text), "")]
+    for table in section.drawn():
+        lines.append("| " + " | ".join(table.header) + " |")
+        lines.append("|" + " --- |" * len(table.header))
+        lines += ["| " + " | ".join(_one_line(value) for value in row) + " |" for row in table.rows]
+        lines.append("")
+    return lines
 
 
 def _one_line(text: str) -> str:
@@ -40,23 +48,32 @@ def _one_line(text: str) -> str:
 
 
 def terminal(record: Record, console: Console, out: str) -> None:
-    """The overview on a terminal, the verdict last, where the eye rests."""
+    """The overview on a terminal, the decision last, where the eye rests."""
     console.print(Panel(escape(record.label_text), title=escape(words.title(record)), border_style="yellow"))
     for section in overview.sections(record):
-        console.print(f"\n[bold]{escape(section.title)}[/]")
-        for text in section.sentences:
-            console.print(f"[dim]{escape(text)}[/]", highlight=False)
-        for table in section.drawn():
-            console.print(_drawn(table), highlight=False)
-    colour = _colour(record.judgement.verdict)
-    verdict = f"[bold {colour}]{record.judgement.verdict}[/]: {escape(record.judgement.sentence)}"
-    console.print(Panel(verdict, title=f"Verdict ({record.label})", border_style=colour))
+        show_section(section, console)
+    made = record.judgement.decision
+    colour = _colour(made.disposition)
+    lines = [f"[bold {colour}]{escape(made.disposition)}[/]: {escape(made.sentence)}"]
+    lines += [f"[dim]{escape(result.name)}[/]: {result.standing}, {escape(result.sentence)}" for result in made.results]
+    lines += [f"[bold]change[/] {escape(f'{one.kind} {one.name}: {one.advice}')}" for one in made.changes]
+    lines += [f"[bold]next[/] {escape(text)}" for text in made.next]
+    console.print(Panel("\n".join(lines), title=f"Decision ({record.label})", border_style=colour))
     for name, value in (("record", f"{out}/record.json"), ("report", f"{out}/report.md")):
         console.print(f"{name}  {escape(value)}", soft_wrap=True, highlight=False)
     console.print(f"check   shakedown verify {escape(out)}", soft_wrap=True, highlight=False)
     wrong = next((cell.cell for cell in record.judgement.cells if cell.verdict == "mismatch" and cell.cases), None)
     if wrong is not None:
         console.print(f"locate  shakedown bisect {escape(out)} {escape(wrong)}", soft_wrap=True, highlight=False)
+
+
+def show_section(section: Section, console: Console) -> None:
+    """One section on a terminal."""
+    console.print(f"\n[bold]{escape(section.title)}[/]")
+    for text in section.sentences:
+        console.print(f"[dim]{escape(text)}[/]", highlight=False)
+    for table in section.drawn():
+        console.print(_drawn(table), highlight=False)
 
 
 def _drawn(table: Table) -> RichTable:
