@@ -12,7 +12,7 @@ import typer
 
 import shakedown
 
-from . import bisect, ops, plan, preflight, scan, trial
+from . import bisect, compare, ops, plan, preflight, scan, trial
 from .common import PASSED
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -39,6 +39,7 @@ app.command()(preflight.preflight)
 app.command()(trial.run)
 app.command()(trial.resume)
 app.command()(trial.verify)
+app.command()(compare.compare)
 app.command()(bisect.bisect)
 app.command()(scan.scan)
 app.add_typer(ops.app, name="ops")
