@@ -12,7 +12,6 @@ from .documents import (
     TensorInfo,
     Truth,
     blendable,
-    load_file,
     tensors,
 )
 from .files import Frozen, canonical, finite, leave_if_forked, own, read, sha256, write, write_atomic
@@ -27,6 +26,7 @@ from .probes import CallProbe, Canary, Comparison, Float64Tensor, OrderDependent
 from .programs import ProgramCost, Programs, StateBytes
 from .timing import CacheState, SelfTest, Startup, StepSeries, Timings, Training
 from .traces import Trace
+from .untrusted import FileName, RelativePath, load_tensors, printable
 
 __all__ = [
     "SCHEMA",
@@ -39,6 +39,7 @@ __all__ = [
     "Fact",
     "Family",
     "FileLines",
+    "FileName",
     "Float64Tensor",
     "Frozen",
     "FullGraph",
@@ -61,6 +62,7 @@ __all__ = [
     "Probes",
     "ProgramCost",
     "Programs",
+    "RelativePath",
     "Role",
     "SelfTest",
     "Startup",
@@ -76,8 +78,9 @@ __all__ = [
     "canonical",
     "finite",
     "leave_if_forked",
-    "load_file",
+    "load_tensors",
     "own",
+    "printable",
     "read",
     "sha256",
     "tensors",

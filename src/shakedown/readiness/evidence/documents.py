@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from safetensors.numpy import load_file
 
 from ..errors import EvidenceError
 from .files import Frozen, sha256
 from .graphs import Graphs
 from .paths import Paths
 from .timing import CacheState, Startup, Timings, Training
+from .untrusted import FileName, RelativePath, load_tensors
 
 SCHEMA = "shakedown.evidence/2"
 TRUTH_SCHEMA = "shakedown.truth/1"
@@ -41,8 +41,8 @@ class Evidence(Frozen):
     """Everything one process wrote about one case."""
 
     schema_version: str = SCHEMA
-    cell: str
-    case: str
+    cell: FileName
+    case: FileName
     mode: str
     dtype: str
     identity: dict[str, Any]
@@ -50,7 +50,7 @@ class Evidence(Frozen):
     requirements_sha256: str
     restored_sha256: str
     moved_exactly: bool
-    tensors_file: str
+    tensors_file: RelativePath
     tensors_sha256: str
     tensors: list[TensorInfo]
     missing_gradients: list[str]
@@ -72,12 +72,12 @@ class Truth(Frozen):
 
     schema_version: str = TRUTH_SCHEMA
     of_tensors_sha256: str
-    case: str
+    case: FileName
     dtype: str
     identity: dict[str, Any]
     snapshot_sha256: str
     requirements_sha256: str
-    tensors_file: str
+    tensors_file: RelativePath
     tensors_sha256: str
     tensors: list[TensorInfo]
 
@@ -88,8 +88,8 @@ def tensors(document: Evidence | Truth, root: Path) -> dict[str, np.ndarray]:
     try:
         if sha256(path) != document.tensors_sha256:
             raise EvidenceError(f"{path} is not the file that its evidence was written with")
-        return load_file(path)
-    except OSError as error:
+        return load_tensors(path)
+    except (OSError, ValueError) as error:
         raise EvidenceError(f"{path} cannot be read: {error}") from None
 
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from ..errors import EvidenceError
+from .untrusted import read_json
 
 
 class Frozen(BaseModel):
@@ -74,9 +75,11 @@ _Document = TypeVar("_Document", bound=BaseModel)
 
 
 def read(kind: type[_Document], path: Path) -> _Document:
-    """Read one document. Raises :class:`EvidenceError` when it is damaged or of another version."""
+    """Read one document, which somebody else may have made. Raises :class:`EvidenceError` when it is damaged or of another
+    version.
+    """
     try:
-        raw = json.loads(path.read_text())
+        raw = read_json(path)
         field = kind.model_fields.get("schema_version")
         if field is not None and raw.get("schema_version") != field.default:
             raise EvidenceError(f"{path} has schema {raw.get('schema_version')!r}; this version reads {field.default}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .files import Frozen
+from .untrusted import RelativePath
 
 SCHEMA = "shakedown.restart/1"
 
@@ -24,5 +25,5 @@ class Side(Frozen):
     samples: list[str]
     elsewhere: list[str]
     losses: list[float | None]
-    tensors_file: str
+    tensors_file: RelativePath
     tensors_sha256: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .files import Frozen
 from .memory import Memory
+from .untrusted import FileName, RelativePath
 
 
 class Trace(Frozen):
@@ -14,12 +15,12 @@ class Trace(Frozen):
     """
 
     schema_version: str = "shakedown.trace/1"
-    cell: str
-    case: str
+    cell: FileName
+    case: FileName
     source: str
     steps: int
     events: int
-    file: str
+    file: RelativePath
     sha256: str
     nbytes: int
     memory: Memory

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import load_file
 
 from .. import evidence as ev
 from ..errors import EvidenceError
@@ -25,10 +24,10 @@ def findings(root: Path, cells: list[Cell], requirements: Requirements) -> list[
         folder = root / "evidence" / cell.id
         try:
             before, after = ev.read(Side, folder / "before.json"), ev.read(Side, folder / "after.json")
+            part, text = _broken(root, before, after, cell.dtype)
         except EvidenceError as error:
             found.append(Finding(word="untested(restart)", cell=cell.id, text=str(error), fails=False))
             continue
-        part, text = _broken(root, before, after, cell.dtype)
         word = f"resume-broken({part})" if part else "resumed"
         found.append(Finding(word=word, cell=cell.id, case=cell.cases[0], text=text, fails=bool(part)))
     return found
@@ -69,7 +68,7 @@ def _gap(root: Path, before: Side, after: Side) -> tuple[float, str]:
     """Largest relative L2 difference of a tensor after the last update."""
     if before.tensors_sha256 == after.tensors_sha256:
         return 0.0, "nothing"
-    one, other = load_file(root / before.tensors_file), load_file(root / after.tensors_file)
+    one, other = (_tensors(root, side) for side in (before, after))
     worst, name = 0.0, "nothing"
     for key in sorted(one.keys() & other.keys()):
         a, b = one[key].astype(np.float64), other[key].astype(np.float64)
@@ -77,6 +76,16 @@ def _gap(root: Path, before: Side, after: Side) -> tuple[float, str]:
         if gap > worst:
             worst, name = gap, key
     return worst, name
+
+
+def _tensors(root: Path, side: Side) -> dict[str, np.ndarray]:
+    path = root / side.tensors_file
+    try:
+        if ev.sha256(path) != side.tensors_sha256:
+            raise EvidenceError(f"{path} is not the file that its evidence was written with")
+        return ev.load_tensors(path)
+    except (OSError, ValueError) as error:
+        raise EvidenceError(f"{path} cannot be read: {error}") from None
 
 
 def _close(a: float | None, b: float | None, relative: float) -> bool:

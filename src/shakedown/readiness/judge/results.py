@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from ..evidence import Frozen
+from ..evidence import FileName, Frozen, RelativePath
 from .path_results import PathSummary as PathSummary
 
 # match: within every gate. mismatch: outside one. crashed, timeout, killed: what became of the process.
@@ -21,7 +21,7 @@ class Outcome(Frozen):
     status: Literal["finished", "crashed", "timeout", "killed", "untested"]
     exit_code: int | None = None
     seconds: float = 0.0
-    stderr_file: str | None = None
+    stderr_file: RelativePath | None = None
     stderr_tail: str = ""
     reason: str = ""
 
@@ -35,13 +35,13 @@ Kind = Literal["sequence", "single", "variation", "probe", "restart", "trace"]
 class Cell(Frozen):
     """One process of the trial: mode, precision and cache state. ``cases`` run in it in this order."""
 
-    id: str
+    id: FileName
     kind: Kind = "sequence"
     mode: Literal["reference", "eager", "compiled", "adaptive"]
     dtype: str
     cache: Literal["cold", "warm", "none"]
     target: str
-    cases: list[str]
+    cases: list[FileName]
     outcome: Outcome
 
 

@@ -106,7 +106,7 @@ def _reference_errors(found: Found, dtype: str, case: str) -> Arrays:
 def vectors(found: Found, subject: Evidence, own: Arrays, requirements: Requirements) -> list[numerics.Vector]:
     """Judge every tensor of one case against its truth."""
     device, truth = found.pair(subject)
-    initial = ev.load_file(found.root / "snapshot" / "weights.safetensors") if subject.tensors else {}
+    initial = ev.load_tensors(found.root / "snapshot" / "weights.safetensors") if subject.tensors else {}
     steps = sorted({t.step for t in found.truths[subject.tensors_sha256].tensors})
     result = []
     for step in steps:
