@@ -124,7 +124,7 @@ def _name(one: Finding) -> str:
     _, bracket, inside = one.word.partition("(")
     if bracket:
         return inside.rstrip(")")
-    first = one.text.split(" ran ")[0].split("(")[0].split(": ")[0]
+    first = one.text.split(" ran ")[0].split("(")[0].split(": ")[0].strip()
     return first if len(first) <= 80 else one.word
 
 
