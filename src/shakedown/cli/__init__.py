@@ -12,7 +12,7 @@ import typer
 
 import shakedown
 
-from . import bisect, compare, ops, plan, preflight, scan, trial
+from . import bisect, compare, ledger, ops, payback, plan, preflight, price, scan, trial
 from .common import PASSED
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -40,8 +40,12 @@ app.command()(trial.run)
 app.command()(trial.resume)
 app.command()(trial.verify)
 app.command()(compare.compare)
+app.command()(compare.junit)
 app.command()(bisect.bisect)
 app.command()(scan.scan)
+app.command()(payback.payback)
+app.command()(price.price)
+app.add_typer(ledger.app, name="ledger")
 app.add_typer(ops.app, name="ops")
 
 

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from .common import BAD_INPUT, FAILED, INTERRUPTED, PASSED, fail, many
+from .compare import Afterwards, BaselineOption, Different, JunitOption
 
 if TYPE_CHECKING:
     from shakedown.readiness.clock import Progress as Show
@@ -42,10 +43,13 @@ def run(
     ] = False,
     timeout: Annotated[float | None, typer.Option(help="Seconds one process may take.")] = None,
     out: Annotated[Path | None, typer.Option(help="New directory. Default: shakedown-runs/WORKLOAD-TIME.")] = None,
+    baseline: BaselineOption = None,
+    allow_different_workload: Different = False,
+    junit: JunitOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON on standard output.")] = False,
 ) -> None:
     """Train WORKLOAD on the CPU and on the target in every mode, and compare everything."""
-    from shakedown.readiness import trial
+    from shakedown.readiness import compare, trial
 
     name = Path(workload).stem
     folder = out or Path("shakedown-runs") / f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
@@ -61,7 +65,25 @@ def run(
         quick=quick,
         trace=trace,
     )
-    _show(folder, as_json, lambda show: trial.run(request, show))
+    besides = Afterwards(baseline, allow_different_workload, junit)
+
+    def work(show: Show) -> Record:
+        checked = trial.check(request)
+        source = checked.source
+        besides.ready(
+            compare.Planned(
+                workload=source.name,
+                workload_sha256=source.sha256,
+                target=checked.target.name,
+                quick=quick,
+                modes=checked.modes,
+                dtypes=checked.dtypes,
+                cases=checked.cases,
+            )
+        )
+        return trial.run(request, show)
+
+    _show(folder, as_json, work, besides)
 
 
 def resume(
@@ -69,17 +91,40 @@ def resume(
     requirements: Annotated[
         Path | None, typer.Option(help="Refused unless it is what the trial was started with.")
     ] = None,
+    baseline: BaselineOption = None,
+    allow_different_workload: Different = False,
+    junit: JunitOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON on standard output.")] = False,
 ) -> None:
     """Go on with an interrupted trial: processes that have ended are not run again."""
-    from shakedown.readiness import trial
+    from shakedown.readiness import compare, state, trial
 
-    _show(directory, as_json, lambda show: trial.resume(directory, requirements, show))
+    besides = Afterwards(baseline, allow_different_workload, junit)
+
+    def work(show: Show) -> Record:
+        known = state.load(directory)
+        besides.ready(
+            compare.Planned(
+                workload=known.workload["name"],
+                workload_sha256=known.workload["sha256"],
+                target=known.target,
+                quick=known.quick,
+                modes=known.modes,
+                dtypes=known.dtypes,
+                cases=known.plain,
+            )
+        )
+        return trial.resume(directory, requirements, show)
+
+    _show(directory, as_json, work, besides)
 
 
-def _show(folder: Path, as_json: bool, work: Callable[[Show], Record]) -> None:
-    """Run `work` behind a progress bar, then print its record; every way to fail has its exit code."""
+def _show(folder: Path, as_json: bool, work: Callable[[Show], Record], besides: Afterwards) -> None:
+    """Run `work` behind a progress bar, then print its record, and what came of `besides`; every way to fail has its exit
+    code.
+    """
     from shakedown.readiness import errors, report
+    from shakedown.readiness.report import comparison
 
     # Whoever ends the trial politely (a CI runner's time limit) gets what Ctrl-C gets: children ended, evidence kept.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -101,11 +146,27 @@ def _show(folder: Path, as_json: bool, work: Callable[[Show], Record]) -> None:
         raise fail(str(error) or "interrupted", INTERRUPTED, as_json) from None
     except errors.TrialError as error:
         raise fail(str(error), FAILED, as_json) from None
+    try:
+        compared = besides.done(record, folder)
+        problem = ""
+    except errors.BadInput as error:
+        compared, problem = None, str(error)
     if as_json:
         print(record.model_dump_json(indent=1))
     else:
         report.terminal(record, Console(), str(folder))
-    raise typer.Exit(record.exit_code)
+    if problem:  # the record is good all the same, and has been shown
+        console.print(f"[bold red]shakedown:[/] {escape(problem)}", soft_wrap=True)
+        raise typer.Exit(BAD_INPUT)
+    if compared is None:
+        raise typer.Exit(record.exit_code)
+    if as_json:
+        console.print(
+            f"{escape(comparison.headline(compared))}  {escape(str(folder / 'comparison.md'))}", soft_wrap=True
+        )
+    else:
+        comparison.terminal(compared, Console())
+    raise typer.Exit(compared.exit_code)
 
 
 def verify(

@@ -3,8 +3,9 @@
 Nothing is measured here and nothing is judged again: both records are taken as sealed. Imports neither torch nor JAX.
 """
 
+from .baseline import Planned, checked
 from .results import Comparison, Effect
-from .sides import Opened, opened, other_source, unlike
+from .sides import Opened, opened, unlike
 from .whole import compare, effect
 
-__all__ = ["Comparison", "Effect", "Opened", "compare", "effect", "opened", "other_source", "unlike"]
+__all__ = ["Comparison", "Effect", "Opened", "Planned", "checked", "compare", "effect", "opened", "unlike"]
