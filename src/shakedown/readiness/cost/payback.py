@@ -82,7 +82,8 @@ class Months(Frozen):
 
 
 class Payback(Frozen):
-    """The whole answer. ``saving`` is of the compute bill alone, ``net_saving`` less what is paid monthly in addition.
+    """The whole answer. ``saving`` is of the compute bill alone, ``net_saving`` less what is paid ``monthly`` in addition,
+    of which None says that nothing was given.
 
     ``months`` count from the switch, ``from_start`` from the first week of the port: its weeks and the parallel run lie
     before the switch. ``not_given`` are the lines that nobody gave, which are in no sum.
@@ -96,7 +97,7 @@ class Payback(Frozen):
     port_cost: Range
     once: Range
     saving: Range
-    monthly: Range
+    monthly: Range | None
     net_saving: Range
     months: Months
     from_start: Months
@@ -115,9 +116,9 @@ def payback(inputs: Inputs, today: datetime.date) -> Payback:
         raise BadInput(f"not given: {', '.join(missing)}; `shakedown payback --init` writes a file to fill in")
     lines = _lines(inputs)
     once = _sum(lines, "once")
-    monthly = _sum(lines, "monthly")
+    monthly = _sum(lines, "monthly") if any(line.when == "monthly" and line.amount for line in lines) else None
     saving = _needed(inputs, "compute.monthly_before") - _needed(inputs, "compute.monthly_after")
-    net = saving - monthly
+    net = saving - monthly if monthly else saving
     months = Months(
         low=_months(once.low, net.high), likely=_months(once.likely, net.likely), high=_months(once.high, net.low)
     )
@@ -130,6 +131,9 @@ def payback(inputs: Inputs, today: datetime.date) -> Payback:
     )
     curve = [_point(month, once, net) for month in range(inputs.horizon_months + 1)]
     verdict, sentence = _verdict(months, net, inputs.horizon_months)
+    not_given = [line.name for line in lines if line.amount is None]
+    if not_given:
+        sentence += f"; not given, and not in it: {', '.join(not_given)}"
     return Payback(
         made=today,
         currency=inputs.currency,
@@ -146,7 +150,7 @@ def payback(inputs: Inputs, today: datetime.date) -> Payback:
         sentence=sentence,
         at_horizon=curve[-1],
         curve=curve,
-        not_given=[line.name for line in lines if line.amount is None],
+        not_given=not_given,
         rules=list(RULES),
     )
 
@@ -178,16 +182,16 @@ def _lines(inputs: Inputs) -> list[Line]:
         ),
         ("idle capacity", "once", f"months x {second}", ("parallel_run.months", second), 1),
         ("storage", "monthly", "gigabytes x gigabyte_month", ("storage.gigabytes", "storage.gigabyte_month"), 1),
-        ("network, once", "once", "gigabytes_once x gigabyte", ("network.gigabytes_once", "network.gigabyte"), 1),
+        ("network (once)", "once", "gigabytes_once x gigabyte", ("network.gigabytes_once", "network.gigabyte"), 1),
         (
-            "network, monthly",
+            "network (monthly)",
             "monthly",
             "gigabytes_monthly x gigabyte",
             ("network.gigabytes_monthly", "network.gigabyte"),
             1,
         ),
-        ("observability, once", "once", "as given", ("observability.once",), 1),
-        ("observability, monthly", "monthly", "as given", ("observability.monthly",), 1),
+        ("observability (once)", "once", "as given", ("observability.once",), 1),
+        ("observability (monthly)", "monthly", "as given", ("observability.monthly",), 1),
         ("kernel upkeep", "monthly", f"hours_per_month x {upkeep}", ("kernel_upkeep.hours_per_month", upkeep), 1),
     ]
     made = [_product(inputs, *one) for one in products]
@@ -283,7 +287,8 @@ def _verdict(months: Months, net: Range, horizon: int) -> tuple[Verdict, str]:
     limit = f"the horizon of {horizon} months"
     if within(months.high):
         rest = "" if months.low == months.high else f" ({in_months(months.low)} to {in_months(months.high)})"
-        return "pays back", f"pays back in {in_months(months.likely)} months{rest} after the switch, within {limit}"
+        likely = in_months(months.likely, exact=not rest)
+        return "pays back", f"pays back in {likely} months{rest} after the switch, within {limit}"
     worst = (
         "never on the unfavourable inputs"
         if months.high is None
@@ -306,8 +311,12 @@ def _verdict(months: Months, net: Range, horizon: int) -> tuple[Verdict, str]:
     return "not within the horizon", f"does not pay back within {limit}: it takes {best}"
 
 
-def in_months(value: Decimal | None) -> str:
-    """Months for the eye, rounded up to a tenth: a promise is not rounded down."""
+def in_months(value: Decimal | None, exact: bool = False) -> str:
+    """Months for the eye: as they are where every input is exact, else rounded up to a tenth, since a promise is not
+    rounded down.
+    """
     if value is None:
         return "never"
-    return ranges.plain(value.quantize(Decimal("0.1"), rounding=ROUND_CEILING))
+    if exact:
+        return ranges.plain(value.quantize(Decimal("0.01"), rounding=ROUND_CEILING))
+    return f"{value.quantize(Decimal('0.1'), rounding=ROUND_CEILING):f}"

@@ -117,11 +117,16 @@ def rounded(value: Decimal, exact: bool) -> Decimal:
 
 
 def money(amount: Range, currency: str) -> str:
-    """An amount in words, as ``57,600 USD`` or ``51,200 (38,400 to 69,100) USD`` with the likely value first."""
+    """An amount in words, as ``57,600 USD``, or ``51,200 (38,400 to 69,100) USD`` with the likely value first."""
+    return f"{figures(amount)} {currency}"
+
+
+def figures(amount: Range) -> str:
+    """:func:`money` without the currency."""
     if amount.exact:
-        return f"{_grouped(rounded(amount.low, True))} {currency}"
+        return _grouped(rounded(amount.low, True))
     low, likely, high = (_grouped(rounded(value, False)) for value in (amount.low, amount.likely, amount.high))
-    return f"{likely} ({low} to {high}) {currency}"
+    return f"{likely} ({low} to {high})"
 
 
 def _grouped(value: Decimal) -> str:
