@@ -2,18 +2,24 @@
 
 On a target with static shapes every length is a program of its own, so lengths are padded up to the edges of buckets. More
 buckets waste less and compile more. :func:`choose` finds, for a number of programs, the edges with the least expected
-padding, exactly.
+padding; :func:`plan` weighs padding against compilation for every number of programs, with measured costs where there are any.
+Both are exact over their candidates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
+
+import numpy as np
 
 from ..errors import BadInput
 from ..evidence import Frozen
 
 MULTIPLE = 128  # the width of the matrix unit's tiles on Trainium, and of most tiles elsewhere
+_MOST_CANDIDATES = 1024  # above it multiples are taken of 256, 512, ... instead, so that a plan takes seconds
+NEAR = 0.01  # more programs have to save so much (of all time, or of all computed positions) to be recommended
+Rule = Literal["refuse", "truncate", "compile"]
 
 
 class Bucket(Frozen):
@@ -55,10 +61,12 @@ class PlanPoint(Frozen):
 
 
 class Longer(Frozen):
-    """Requests above the plan's maximum, and the rule for them."""
+    """Requests above ``maximum`` (the last bucket where none is given), and the rule for them. ``requests`` is None where only
+    shares are known.
+    """
 
     maximum: int
-    rule: Literal["refuse", "truncate", "compile"]
+    rule: Rule
     share: float
     requests: int | None
     lengths: int
@@ -66,10 +74,11 @@ class Longer(Frozen):
 
 
 class BucketPlan(Frozen):
-    """How expected padding, compilation and cost depend on the number of programs. ``curve`` begins with one bucket.
+    """How expected padding, compilation and cost depend on the number of programs. ``curve`` begins with one bucket, and
+    ends where another one would not help or ``max_programs`` is reached.
 
-    ``recommended`` is an index into ``curve``; ``reason`` says why. ``basis`` is what was weighed: measured (or rehearsed)
-    costs over ``steps`` steps, or padding alone. ``sizes`` are the batch sizes, each with programs of its own.
+    ``recommended`` is an index into ``curve``; ``reason`` says why. ``basis`` is what was weighed: costs (measured, or
+    rehearsed) over ``steps`` steps, or padding alone. ``sizes`` are the batch sizes, each with programs of its own.
     """
 
     basis: Literal["costs", "padding only"]
@@ -81,15 +90,24 @@ class BucketPlan(Frozen):
     reason: str
     longer: Longer
 
+    @property
+    def best(self) -> PlanPoint:
+        """The recommended point."""
+        return self.curve[self.recommended]
 
-def candidates(lengths: Iterable[int]) -> list[int]:
-    """Edges that are worth considering: of each length the next power of two and the next multiple of 128."""
-    found: set[int] = set()
-    for length in lengths:
-        found.add(1 << (length - 1).bit_length())
-        if length > MULTIPLE:
-            found.add(-(-length // MULTIPLE) * MULTIPLE)
-    return sorted(found)
+
+def candidates(lengths: Iterable[int], maximum: int = 0) -> list[int]:
+    """Edges that are worth considering: of each length the next power of two and the next multiple of 128 (of 256, 512, ...
+    where there would be over a thousand), none of them above `maximum` (0: no maximum).
+    """
+    lengths = set(lengths)
+    multiple = MULTIPLE
+    while True:
+        found = {1 << (length - 1).bit_length() for length in lengths}
+        found |= {-(-length // multiple) * multiple for length in lengths if length > multiple}
+        if len(found) <= _MOST_CANDIDATES:
+            return sorted({min(edge, maximum) for edge in found} if maximum else found)
+        multiple *= 2
 
 
 def choose(shares: Mapping[int, float], programs: int, edges: Iterable[int] | None = None) -> Buckets:
@@ -106,45 +124,201 @@ def choose(shares: Mapping[int, float], programs: int, edges: Iterable[int] | No
         raise BadInput("buckets need at least one length and one program; lengths start at 1, shares at 0")
     lengths = sorted(shares)
     total = sum(shares.values())
-    weights = [shares[n] / total if total else 1 / len(lengths) for n in lengths]
+    weights = {n: shares[n] / total if total else 1 / len(lengths) for n in lengths}
     allowed = sorted(set(candidates(lengths) if edges is None else edges))
     if not allowed or allowed[-1] < lengths[-1]:
         raise BadInput(f"no bucket is as long as the longest length, {lengths[-1]}")
-    # The smallest candidate that holds the lengths up to the i-th; a larger one in its place would pad more.
-    fitting = [next(edge for edge in allowed if edge >= length) for length in lengths]
-    sums = [0.0]
-    for weight in weights:
-        sums.append(sums[-1] + weight)
-    # best[i]: cheapest cover of the first i lengths with exactly the buckets of this round (cost: computed elements).
-    count = len(lengths)
-    best: list[tuple[float, list[int]] | None] = [(0.0, [])] + [None] * count
-    chosen: tuple[float, list[int]] | None = None
-    for _ in range(min(programs, count)):
-        following: list[tuple[float, list[int]] | None] = [None] * (count + 1)
-        for end in range(1, count + 1):
-            for start in range(end):
-                before = best[start]
-                if before is None:
-                    continue
-                cost = before[0] + fitting[end - 1] * (sums[end] - sums[start])
-                held = following[end]
-                if held is None or cost < held[0]:
-                    following[end] = (cost, [*before[1], end])
-        best = following
-        whole = best[count]
-        if whole is not None and (chosen is None or whole[0] < chosen[0] - 1e-12):
-            chosen = whole
-    assert chosen is not None
-    return _buckets(lengths, weights, fitting, chosen)
-
-
-def _buckets(lengths: list[int], weights: list[float], fitting: list[int], chosen: tuple[float, list[int]]) -> Buckets:
+    chosen = _best({(1, n): w for n, w in weights.items()}, allowed, programs, lambda size, edge: float(edge))[-1]
     made: list[Bucket] = []
     start = 0
-    for end in chosen[1]:
-        made.append(
-            Bucket(edge=fitting[end - 1], lengths=tuple(lengths[start:end]), share=round(sum(weights[start:end]), 12))
+    for edge in chosen:
+        inside = tuple(n for n in lengths if start < n <= edge)
+        made.append(Bucket(edge=edge, lengths=inside, share=round(sum(weights[n] for n in inside), 12)))
+        start = edge
+    return Buckets(buckets=tuple(made), waste=waste({(1, n): w for n, w in weights.items()}, chosen))
+
+
+def waste(traffic: Mapping[tuple[int, int], float], edges: tuple[int, ...]) -> float:
+    """Share of computed positions that are padding; 0 where nothing is computed."""
+    needed = sum(weight * size * length for (size, length), weight in traffic.items())
+    computed = sum(
+        weight * size * next(edge for edge in edges if edge >= length) for (size, length), weight in traffic.items()
+    )
+    return max(0.0, 1 - needed / computed) if computed else 0.0
+
+
+def _best(
+    traffic: Mapping[tuple[int, int], float], edges: list[int], count: int, cost: Callable[[int, int], float]
+) -> list[tuple[int, ...]]:
+    """The cheapest edges with at most 1, 2, ... `count` of them, as long as another one helps.
+
+    `traffic` has weights by batch size and length, `cost` is of one step of a size and an edge. With the last edge j and the
+    one before it i, whatever lies between them is computed at j, whatever cost is like; so ``best[j]`` needs ``best[i]`` only.
+    """
+    sizes = sorted({size for size, _ in traffic})
+    held = np.zeros((len(sizes), len(edges)))
+    where = np.asarray(edges)
+    for (size, length), weight in traffic.items():
+        held[sizes.index(size), int(np.searchsorted(where, length))] += weight
+    below = held.cumsum(axis=1)  # weight of the lengths up to each edge
+    price = np.array([[cost(size, edge) for edge in edges] for size in sizes])
+    alone = (price * below).sum(axis=0)
+    last = int(np.searchsorted(where, max(length for _, length in traffic)))  # edges from here hold every length
+    # between[j, i]: the cost of everything above edge i and up to edge j, computed at j; only for i below j.
+    between = alone[:, None] - price.T @ below
+    between[np.triu_indices(len(edges))] = np.inf
+    best, before = alone, []
+    found: list[tuple[int, ...]] = []
+    cheapest = np.inf
+    for number in range(min(count, len(edges))):
+        if number:
+            reached = best[None, :] + between
+            before.append(reached.argmin(axis=1))
+            best = reached.min(axis=1)
+        end = last + int(best[last:].argmin())
+        if not found or best[end] < cheapest - 1e-12 * abs(cheapest):
+            cheapest = best[end]
+            chosen = [end]
+            for step in reversed(before):
+                chosen.append(int(step[chosen[-1]]))
+            found.append(tuple(edges[i] for i in reversed(chosen)))
+    return found
+
+
+def plan(
+    traffic: Mapping[tuple[int, int], float],
+    *,
+    max_programs: int,
+    steps: int,
+    expected: int = 0,
+    maximum: int = 0,
+    rule: Rule = "refuse",
+    requests: int | None = None,
+    cost: Callable[[int, int], float] | None = None,
+    compile_seconds: float | None = None,
+) -> BucketPlan:
+    """Buckets for every number of programs up to `max_programs`, and which of them to take.
+
+    Args:
+        traffic: weights by batch size and length; a weight counts steps of that shape.
+        max_programs: programs that may be compiled, over all batch sizes.
+        steps: steps over which compilation is spread: those that one cold start serves.
+        expected: programs that the service is planned with; no more are recommended. 0: no expectation.
+        maximum: the longest length that is served; 0: whatever the last bucket holds.
+        rule: what becomes of longer requests.
+        requests: how many requests the weights stand for, None: not known.
+        cost: seconds of one step of a batch size and a padded length; None: not measured.
+        compile_seconds: seconds that each program costs once; None: not measured.
+
+    Raises:
+        BadInput: no traffic, no request within `maximum`, or no program for each batch size.
+    """
+    total = sum(traffic.values())
+    sizes = tuple(sorted({size for size, _ in traffic}))
+    if not total or max_programs < len(sizes):
+        raise BadInput(f"a plan needs traffic, and a program for each of the batch sizes {', '.join(map(str, sizes))}")
+    above = {shape: weight for shape, weight in traffic.items() if 0 < maximum < shape[1]}
+    served = {shape: weight / total for shape, weight in traffic.items() if shape not in above}
+    if rule == "truncate":
+        for (size, _), weight in above.items():
+            served[size, maximum] = served.get((size, maximum), 0.0) + weight / total
+    if not served:
+        raise BadInput(f"no request is as short as the maximum, {maximum}")
+    weighed = cost is not None and compile_seconds is not None
+    edges = candidates((length for _, length in served), maximum)
+    found = _best(served, edges, max_programs // len(sizes), cost if cost and weighed else _positions)
+    curve = tuple(_point(served, chosen, steps, cost, compile_seconds) for chosen in found)
+    index, reason = _recommended(curve, expected, weighed, steps)
+    return BucketPlan(
+        basis="costs" if weighed else "padding only",
+        sizes=sizes,
+        steps=steps,
+        max_programs=max_programs,
+        curve=curve,
+        recommended=index,
+        reason=reason,
+        longer=_longer(above, total, maximum or curve[index].edges[-1], rule, requests, compile_seconds),
+    )
+
+
+def _positions(size: int, edge: int) -> float:
+    return float(size * edge)
+
+
+def _point(
+    served: Mapping[tuple[int, int], float],
+    edges: tuple[int, ...],
+    steps: int,
+    cost: Callable[[int, int], float] | None,
+    compile_seconds: float | None,
+) -> PlanPoint:
+    programs = len(edges) * len({size for size, _ in served})
+    compiling = None if compile_seconds is None else programs * compile_seconds
+    step = None
+    if cost is not None:
+        weight = sum(served.values())
+        padded = ((size, next(e for e in edges if e >= length), w) for (size, length), w in served.items())
+        step = sum(w * cost(size, edge) for size, edge, w in padded) / weight
+    return PlanPoint(
+        programs=programs,
+        edges=edges,
+        waste=waste(served, edges),
+        compile_seconds=compiling,
+        step_seconds=step,
+        total_seconds=None if compiling is None or step is None else compiling + steps * step,
+    )
+
+
+def _recommended(curve: tuple[PlanPoint, ...], expected: int, weighed: bool, steps: int) -> tuple[int, str]:
+    """Index of the point with the fewest programs that is as good as any within :data:`NEAR`, and why."""
+    allowed = [i for i, one in enumerate(curve) if not expected or one.programs <= expected] or [0]
+    kept = f" of at most {expected} expected programs" if expected and len(allowed) < len(curve) else ""
+    if weighed:
+        totals = [one.total_seconds or 0.0 for one in curve]
+        least = min(allowed, key=lambda i: totals[i])
+        index = next(i for i in allowed if totals[i] <= totals[least] * (1 + NEAR))
+        reason = (
+            f"the fewest programs{kept} within {NEAR:.0%} of the least total, {totals[least]:.4g} s over {steps:,} steps with "
+            f"{curve[least].programs}: compiling {curve[index].compile_seconds:.4g} s, a step {curve[index].step_seconds:.4g} s"
         )
-        start = end
-    needed = sum(weight * length for weight, length in zip(weights, lengths))
-    return Buckets(buckets=tuple(made), waste=max(0.0, 1 - needed / chosen[0]) if chosen[0] else 0.0)
+    else:
+        least = min(allowed, key=lambda i: curve[i].waste)
+        index = next(i for i in allowed if curve[i].waste <= curve[least].waste + NEAR)
+        reason = (
+            f"the fewest programs{kept} within {NEAR:.0%} of all computed positions of the least padding, "
+            f"{curve[least].waste:.1%} with {curve[least].programs}; what compiling and padding cost is not measured"
+        )
+    if expected and curve[index].programs > expected:
+        reason += f"; {expected} programs are expected, and there is no plan with so few"
+    return index, reason
+
+
+def _longer(
+    above: Mapping[tuple[int, int], float],
+    total: float,
+    maximum: int,
+    rule: Rule,
+    requests: int | None,
+    compile_seconds: float | None,
+) -> Longer:
+    share = sum(above.values()) / total
+    lengths = len({length for _, length in above})
+    count = None if requests is None else round(share * requests)
+    who = f"{share:.2%} of the requests are" if above else "no request of this traffic is"
+    if count is not None and above:
+        who = f"{count:,} of {requests:,} requests ({share:.2%}) are"
+    each = "" if compile_seconds is None else f", about {compile_seconds:.3g} s"
+    what = {
+        "refuse": "such a request is refused with an error: its shape is a program that nobody has measured",
+        "truncate": f"such a request is cut to {maximum}, and what is cut is not computed",
+        "compile": f"each new length compiles a program of its own{each}, in the middle of service"
+        + (f": {lengths} in this traffic" if above else ""),
+    }[rule]
+    return Longer(
+        maximum=maximum,
+        rule=rule,
+        share=share,
+        requests=count,
+        lengths=lengths,
+        text=f"{who} longer than {maximum}; {what}",
+    )

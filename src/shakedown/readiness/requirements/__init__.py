@@ -14,6 +14,7 @@ from .model import (
     Variations,
 )
 from .numbers import Criterion, Numerics, Resampling, Run, Timing
+from .traffic import Traffic, copied
 
 __all__ = [
     "SCHEMA",
@@ -31,8 +32,10 @@ __all__ = [
     "Run",
     "Task",
     "Timing",
+    "Traffic",
     "Variations",
     "changed",
+    "copied",
     "differences",
     "load",
     "lock",

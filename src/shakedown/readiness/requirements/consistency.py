@@ -19,6 +19,7 @@ def contradictions(demand: Requirements) -> Iterator[tuple[Place, str]]:
     """Each contradiction: the key at fault, and what is wrong with it."""
     yield from _workload(demand)
     yield from _cases(demand)
+    yield from _traffic(demand)
     yield from _lists(demand)
     yield from _numbers(demand)
 
@@ -75,6 +76,22 @@ def _cases(demand: Requirements) -> Iterator[tuple[Place, str]]:
             )
         if known and not case.share:
             yield ("cases", number), "it has no share of the traffic, and others do: give all of them or none"
+
+
+def _traffic(demand: Requirements) -> Iterator[tuple[Place, str]]:
+    asked = demand.traffic
+    for key, given in (("sha256", asked.sha256), ("batch", asked.batch)):
+        if given and not asked.lengths:
+            yield ("traffic", key), "it is about a file of lengths, and traffic.lengths names none"
+    longest = max((case.length for case in demand.cases), default=0)
+    if 0 < asked.maximum < longest:
+        yield ("traffic", "maximum"), f"{asked.maximum} is the longest length that is served, and a case has {longest}"
+    planned = demand.workload.expected_programs
+    if "max_programs" in asked.model_fields_set and asked.max_programs < planned:
+        yield (
+            ("traffic", "max_programs"),
+            f"{asked.max_programs} programs at most, and the service is planned with workload.expected_programs = {planned}",
+        )
 
 
 def _lists(demand: Requirements) -> Iterator[tuple[Place, str]]:

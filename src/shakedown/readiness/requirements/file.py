@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ..errors import BadInput, EvidenceError
 from ..evidence import sha256, write_atomic
+from . import traffic
 from .consistency import contradictions
 from .model import SCHEMA, Requirements
 from .positions import Place, lines, nearest
@@ -36,7 +37,11 @@ def load(path: Path | None) -> Requirements:
         raise BadInput(
             f"cannot read the requirements {path}: not UTF-8 ({error.reason} at byte {error.start})"
         ) from None
-    return parse(text, str(path))
+    found = parse(text, str(path))
+    try:
+        return found.model_copy(update={"traffic": traffic.attached(found.traffic, path.parent)})
+    except BadInput as error:
+        raise BadInput(f"{path}:{nearest(lines(text), ('traffic', 'lengths'))}: traffic.lengths: {error}") from None
 
 
 def parse(text: str, name: str) -> Requirements:
@@ -180,8 +185,14 @@ def reasons(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
 def lock(requirements: Requirements, path: Path, source: Path | None = None) -> str:
     """Write `requirements` with their reasons to `path`; return the SHA-256 of what was written.
 
-    `source` is the TOML file that they came from, whose own hash is kept too.
+    `source` is the TOML file that they came from, whose own hash is kept too. A file of lengths that they name is copied
+    beside the lock, and has its hash in it.
+
+    Raises:
+        BadInput: the file of lengths is not what it was when the requirements were read.
     """
+    folder = source.parent if source else Path()
+    requirements = requirements.model_copy(update={"traffic": traffic.copy(requirements.traffic, folder, path.parent)})
     document = Locked(
         values=requirements,
         reasons=reasons(Requirements),

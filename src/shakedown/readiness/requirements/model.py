@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from .numbers import Frozen, Numerics, Resampling, Run, Timing
+from .traffic import Traffic
 
 SCHEMA = "shakedown.requirements/2"
 
@@ -208,6 +209,7 @@ class Requirements(Frozen):
     cases: list[CaseDemand] = Field(
         default=[], description="Shapes of the service, in the order they run; empty takes the workload's own CASES."
     )
+    traffic: Traffic = Traffic()
     variations: Variations = Variations()
     fallbacks: list[AcceptedFallback] = Field(
         default=[],
