@@ -11,7 +11,21 @@ from ..errors import EvidenceError
 from ..evidence import Identity
 from ..requirements import Requirements
 from ..scan.results import Scan
-from . import budgets, checks, decisions, disposition, fusion, graphs, identity, memory, pooled, probes, scan, traces
+from . import (
+    break_even,
+    budgets,
+    checks,
+    decisions,
+    disposition,
+    fusion,
+    graphs,
+    identity,
+    memory,
+    pooled,
+    probes,
+    scan,
+    traces,
+)
 from .judgement import Judgement
 from .numerics import Vector, norm
 from .results import BetweenModes, Cell, CellResult
@@ -30,7 +44,8 @@ def judge(
         result, vectors[cell.id] = judge_cell(found, cell, requirements)
         results.append(result)
     matched = {(r.cell, c.case): c.verdict == "match" for r in results for c in r.cases}
-    timings = pooled.pooled(cells, found.cases, found.self_tests, matched, requirements)
+    groups = pooled.groups(cells, found.cases, found.self_tests, matched, requirements)
+    timings = pooled.of(groups, found.cases, requirements)
     found_by_checks = [
         *(f for r in results for c in r.cases for f in decisions.flipped(c.decisions, r.cell, c.case)),
         *checks.findings(root, cells, requirements),
@@ -54,6 +69,7 @@ def judge(
         traces=_traces(root, cells),
         scan=_scan(root, cells),
         findings=found_by_checks,
+        break_even=break_even.judge(groups, timings, requirements),
     ), vectors
 
 
