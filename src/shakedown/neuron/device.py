@@ -301,6 +301,21 @@ def support_of(
     return support.support_of(operator, input_dtypes, output_dtypes, contiguous=contiguous, mode=mode, profile=profile)
 
 
+def count_programs() -> AbstractContextManager[list[dict[str, Any]]]:
+    """Context manager: count the programs that run inside, and what each costs. The list is filled when it closes.
+
+    One row for each program and phase: ``name``, ``phase``, ``calls``; of one call ``flops``, ``transcendentals`` and
+    ``bytes_accessed`` as XLA analyses the executable, ``argument_bytes``, ``output_bytes``, ``temp_bytes``; from the traced
+    program ``matrix_flops`` (by dtype, two a multiply-add), ``least_bytes`` (that must be read and written) and ``unseen``
+    (operations without a figure); ``operators`` of a fused program, by name. Nothing is timed. Programs made inside are not
+    counted, so run the same step once before.
+    """
+    _start()
+    from . import costs
+
+    return costs.counted()
+
+
 def get_executed_ops() -> list[str]:
     """Distinct operators that ran on the device since the last :func:`clear_op_tracking`, as ``aten::name.overload``."""
     return events.names("execute")

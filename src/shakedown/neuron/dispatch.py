@@ -271,6 +271,11 @@ def _remember(operator: Operator, key: tuple[Any, ...], plan: Plan | FallbackPla
         _plan_count = sum(len(other.plans) for other in _operators.values())
 
 
+def known_operators() -> list[Operator]:
+    """Every operator that was called in this process."""
+    return list(_operators.values())
+
+
 _aside: dict[Any, dict[Operator, dict[Any, Any]]] = {}  # profile -> the plans made under it, while another is active
 
 

@@ -151,12 +151,16 @@ def aval_of(value: Any) -> Aval:
     return tuple(value.shape), np.dtype(value.dtype), bool(getattr(value, "weak_type", False))
 
 
+def _shaped(signature: Sequence[Aval]) -> list[Any]:
+    return [jax.ShapeDtypeStruct(shape, dtype, weak_type=weak) for shape, dtype, weak in signature]
+
+
 def serialised(run: Callable[..., Any], name: str, signature: Sequence[Aval], donate: Sequence[int]) -> bytes:
     """`run`, a segment, compiled for inputs of `signature`, as bytes for :func:`load_executable` in another process.
 
     The persistent cache must be off: an executable that came from it has lost its functions when it is serialised again.
     """
-    given = [jax.ShapeDtypeStruct(shape, dtype, weak_type=weak) for shape, dtype, weak in signature]
+    given = _shaped(signature)
     jitted: Any = compile(run, name, holds="segment", donate=donate)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")  # some only free memory
@@ -175,6 +179,40 @@ def load_executable(data: bytes, signature: Sequence[Aval]) -> Callable[..., Any
         blanks = [np.zeros(shape, dtype) for shape, dtype, _ in signature]
         run(*(blank.item() if weak else jnp.asarray(blank) for blank, (_, _, weak) in zip(blanks, signature)))
     return run
+
+
+# --- counting -----------------------------------------------------------------------------------------------------------
+
+
+def costs(run: Callable[..., Any], signature: Sequence[Aval]) -> dict[str, float | int | None]:
+    """What XLA knows of the executable that `run` uses for `signature`, of one call: ``flops``, ``transcendentals``,
+    ``bytes_accessed``, and ``argument_bytes``, ``output_bytes``, ``temp_bytes``. None: it does not say.
+
+    `run` comes from :func:`compile` or :func:`load_executable`. What has been compiled already is not compiled again.
+    """
+    compiled: Any = run.lower(*_shaped(signature)).compile() if hasattr(run, "lower") else run
+    counted, memory = compiled.cost_analysis() or {}, compiled.memory_analysis()
+    known = bool(counted)
+    return {
+        # A figure that is 0 is left out of the analysis; an analysis that is empty says nothing.
+        "flops": counted.get("flops", 0.0) if known else None,
+        "transcendentals": counted.get("transcendentals", 0.0) if known else None,
+        "bytes_accessed": counted.get("bytes accessed", 0.0) if known else None,
+        "argument_bytes": getattr(memory, "argument_size_in_bytes", None),
+        "output_bytes": getattr(memory, "output_size_in_bytes", None),
+        "temp_bytes": getattr(memory, "temp_size_in_bytes", None),
+    }
+
+
+def traced(run: Any, signature: Sequence[Aval]) -> Any:
+    """The jaxpr that `run`, from :func:`compile`, is for `signature`."""
+    return run.trace(*_shaped(signature)).jaxpr
+
+
+def results_of(run: Any, signature: Sequence[Aval]) -> list[Aval]:
+    """What `run`, from :func:`compile`, returns for `signature`."""
+    closed = traced(run, signature)
+    return [(tuple(a.shape), np.dtype(a.dtype), bool(a.weak_type)) for a in closed.out_avals]
 
 
 # --- moving -------------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeAlias
 
@@ -104,6 +105,8 @@ class _Compiler:
         return run
 
 
+graphs: weakref.WeakSet[_Graph] = weakref.WeakSet()  # that are alive
+
 # Makes one output of the graph from the call's inputs and the program's fresh buffers.
 _Output: TypeAlias = Callable[[list[Any], list[Any]], Any]
 
@@ -112,6 +115,7 @@ class _Graph:
     """A graph and its programs, one per combination of input strides and offsets."""
 
     def __init__(self, name: str, module: torch.fx.GraphModule) -> None:
+        graphs.add(self)
         self.name, self.module = name, module
         self.profile = profiles.active  # for good: another profile gets graphs of its own
         self.placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]

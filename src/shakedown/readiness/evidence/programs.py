@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from .files import Frozen
 
 PROGRAMS_SCHEMA = "shakedown.programs/1"
@@ -11,10 +13,13 @@ class ProgramCost(Frozen):
     """One compiled program and how often it ran in one phase of a step. Costs are those of one call.
 
     ``flops``, ``transcendentals`` and ``bytes_accessed`` are XLA's cost analysis of the executable as it was compiled for
-    this machine: after its fusion, with its expansions of functions. None where the executable cannot be asked.
-    ``matrix_flops`` counts matrix products and convolutions of the program as it was traced, by the dtype of what they
-    multiply, two operations a multiply-add. Bytes of arguments, outputs and temporaries are the executable's.
-    ``unseen`` counts what neither analysis can put a number on (sorts, custom calls, loops of unknown length...).
+    this machine: after its fusion, half precision widened, functions expanded, each loop as one turn. None where the
+    executable cannot be asked, with the ``reason``. Bytes of arguments, outputs and temporaries are the executable's.
+
+    ``matrix_flops`` counts matrix products and convolutions of the program as it was traced, by the dtype of what is
+    multiplied, two operations a multiply-add. ``least_bytes`` must be read and written whatever the compiler does: inputs,
+    without what gathers and slices leave out, and outputs, of one that replaces a part of an input only that part.
+    ``unseen`` counts operations that no analysis puts a figure on (sorts, custom calls, loops of unknown length...).
     """
 
     name: str
@@ -24,11 +29,13 @@ class ProgramCost(Frozen):
     transcendentals: float | None
     bytes_accessed: float | None
     matrix_flops: dict[str, float]
+    least_bytes: float
     argument_bytes: int | None
     output_bytes: int | None
     temp_bytes: int | None
-    unseen: dict[str, int] = {}
-    reason: str = ""  # why a figure is None
+    unseen: dict[str, int] = Field(default={})
+    operators: dict[str, int] = Field(default={})  # of a program that adaptive eager fused
+    reason: str = ""
 
 
 class StateBytes(Frozen):
@@ -52,6 +59,6 @@ class Programs(Frozen):
     source: str
     programs: list[ProgramCost] | None
     reason: str = ""
-    unanalysed: dict[str, int] = {}
+    unanalysed: dict[str, int] = Field(default={})
     state: StateBytes | None = None
     seconds: float = 0.0  # spent on the analysis

@@ -119,5 +119,9 @@ class Groups:
     def all(self) -> list[Group]:
         return list(self._by_code.values())
 
+    def items(self) -> list[tuple[tuple[Any, ...], Group]]:
+        """Each group with the code of its segments."""
+        return list(self._by_code.items())
+
     def clear(self) -> None:
         self._by_code.clear()
