@@ -24,6 +24,7 @@ from . import (
     pooled,
     probes,
     scan,
+    shapes,
     traces,
 )
 from .judgement import Judgement
@@ -46,10 +47,13 @@ def judge(
     matched = {(r.cell, c.case): c.verdict == "match" for r in results for c in r.cases}
     groups = pooled.groups(cells, found.cases, found.self_tests, matched, requirements)
     timings = pooled.of(groups, found.cases, requirements)
+    graph_summaries = _graphs(found, cells, requirements)
+    ledger, found_in_ledger = shapes.judge(root, shapes.Tried(cells, results, timings, graph_summaries), requirements)
     found_by_checks = [
         *(f for r in results for c in r.cases for f in decisions.flipped(c.decisions, r.cell, c.case)),
         *checks.findings(root, cells, requirements),
         *budgets.findings(timings, requirements),
+        *found_in_ledger,
     ]
     failing = {f.cell for f in found_by_checks if f.fails}
     results = [
@@ -63,13 +67,14 @@ def judge(
         between_modes=_between_modes(found, cells),
         timings=timings,
         memory=memory.read(root, cells),
-        graphs=_graphs(found, cells, requirements),
+        graphs=graph_summaries,
         fusion=_fusion(root, cells),
         probes=probes.summary(root, cells),
         traces=_traces(root, cells),
         scan=_scan(root, cells),
         findings=found_by_checks,
         break_even=break_even.judge(groups, timings, requirements),
+        shapes=ledger,
     ), vectors
 
 
