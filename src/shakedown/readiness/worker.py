@@ -121,6 +121,10 @@ def main() -> int:
 
     code = CASE_FAILED
     try:
+        if os.environ.get("SHAKEDOWN_FAULT") and job.target != "cpu" and job.role not in ("snapshot", "truth"):
+            from .selftest import inject  # a device that is to be wrong: docs/selftest.md
+
+            inject.switch_on(os.environ, job.role, job.mode)
         code = 0 if perform(job, launch, import_torch) else CASE_FAILED
     except BadInput as error:  # of the workload, or of the device that was asked for
         print(f"{type(error).__name__}: {error}", file=sys.stderr)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,9 @@ from typing import Any
 import torch
 
 from .. import evidence, targets
-from ..errors import WorkloadError
+from ..errors import BadInput
 from ..judge import bisect as judge
+from ..selftest import inject
 from ..worker import WORKLOAD_AT_FAULT, read_job
 from . import again, case, graphs, modules, trees
 from .job import BisectJob
@@ -311,9 +313,10 @@ def main() -> int:
     raw = json.loads(Path(sys.argv[1]).read_text())
     job = read_job(raw, BisectJob)
     try:
+        inject.switch_on(os.environ, "bisect", job.stage)
         leave(job)
-    except WorkloadError as error:
-        print(f"WorkloadError: {error}", file=sys.stderr)
+    except BadInput as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return WORKLOAD_AT_FAULT
     gc.freeze()
     return 0

@@ -66,7 +66,7 @@ class Identity(Frozen):
     """All that is known about the process that was asked, and the machine under it.
 
     ``installation`` is None where no distribution of AWS's answers for the device; ``unmet`` are requirements of the
-    distribution that does, which the installed versions do not meet.
+    distribution that does, which the installed versions do not meet. ``faults`` were switched on in the process on purpose.
     """
 
     schema_version: str = "shakedown.identity/1"
@@ -75,6 +75,7 @@ class Identity(Frozen):
     installation: Installation | None
     unmet: list[str]
     facts: list[Fact]
+    faults: list[str] = []
 
     def said(self, name: str) -> str:
         """The answer to one question, or why there is none; names that are not there raise KeyError."""

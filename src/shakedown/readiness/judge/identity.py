@@ -40,6 +40,8 @@ def findings(root: Path, cells: list[Cell], requirements: Requirements) -> list[
 def texts(identity: Identity, of: Matrix) -> list[tuple[str, str]]:
     """Word and text of everything that one identity gives cause to say."""
     said = [("unmet-requirement", text) for text in identity.unmet]
+    if identity.faults:
+        said.append(("faulty-on-purpose", f"the device was made wrong on purpose: {', '.join(identity.faults)}"))
     if identity.family.disagreement:
         said.append(("family-disagreement", identity.family.disagreement))
     if identity.target != "neuron":

@@ -21,6 +21,7 @@ import shakedown
 
 from .. import targets
 from ..evidence.identity import Fact, Family, Identity
+from ..selftest import inject
 from . import commits, family, installation, machine
 
 _PREFIXES = (
@@ -52,8 +53,14 @@ _ALSO = (
     "PYTHONHASHSEED",
     "PYTHONPATH",
 )
-# What differs between the processes of one trial on purpose: the cache of each experiment, the switch of each mode.
-_PER_PROCESS = ("SHAKEDOWN_CACHE_DIR", "SHAKEDOWN_SPAWNED_AT", "TORCHINDUCTOR_CACHE_DIR", *targets.MODE_VARIABLES)
+# What differs between the processes of one trial on purpose: the cache of each experiment, the switch of each mode, faults.
+_PER_PROCESS = (
+    "SHAKEDOWN_CACHE_DIR",
+    "SHAKEDOWN_FAULT",
+    "SHAKEDOWN_SPAWNED_AT",
+    "TORCHINDUCTOR_CACHE_DIR",
+    *targets.MODE_VARIABLES,
+)
 _SECRET_WORDS = frozenset(
     {"APIKEY", "AUTH", "COOKIE", "CREDENTIAL", "CREDENTIALS", "KEY", "PASS", "PASSWD", "PASSWORD", "SECRET", "TOKEN"}
 )
@@ -169,6 +176,7 @@ def identify(target: targets.Target, workload: Path | None = None, ec2: bool = F
         family=answering,
         installation=installation.of_vendor() if answering.word in ("native", "legacy") else None,
         unmet=installation.unmet(distribution[answering.word]),
+        faults=list(inject.active()),
         facts=facts(target, workload, ec2),
     )
 
@@ -259,6 +267,7 @@ def capture(target: targets.Target, workload: Path | None = None) -> dict[str, A
             "family": asked.word,
             "family_signs": asked.model_dump(),
             "backend": {fact.name: fact.said for fact in _software(target)},
+            "faults": list(inject.active()),
             "profile": support_profile(target),
             "commits": {
                 fact.name: fact.said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
 import time
 import traceback
@@ -16,6 +17,7 @@ from .. import requirements, snapshot, targets, workload
 from ..evidence.probes import Float64Tensor
 from ..observe import identity
 from ..observe.lines_of_user import Lines, definition
+from ..selftest import inject
 from ..step import Stepper
 from ..worker import Job, read_job
 from . import calls, canaries, doubles, measure, neighbours
@@ -111,6 +113,7 @@ def record(job: Job, loaded: workload.Workload, most: int) -> tuple[calls.Record
 def main() -> int:
     raw: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
     job = read_job(raw, Job)
+    inject.switch_on(os.environ, job.role, job.mode)
     perform(job, Journal(Path(sys.argv[2])), float(sys.argv[3]))
     return 0
 
