@@ -81,11 +81,15 @@ def read_json(path: Path, limit: int = MAX_DOCUMENT) -> Any:
 
 
 def parse(data: bytes) -> Any:
-    """JSON as its standard has it: UTF-8, no key twice, no NaN or infinity, integers of 64 bits, bounded nesting.
-
-    Control characters in strings come back :func:`printable`: nothing that is read from a record reaches a terminal as a
-    command to it.
+    """JSON as :func:`parse_exactly` takes it, with control characters in strings written out: nothing that is read from a
+    record reaches a terminal as a command to it.
     """
+    value = parse_exactly(data)
+    return shown(value) if _MAY_HOLD_CONTROL.search(data.decode("utf-8")) else value
+
+
+def parse_exactly(data: bytes) -> Any:
+    """JSON as its standard has it: UTF-8, no key twice, no NaN or infinity, integers of 64 bits, bounded nesting."""
     text = data.decode("utf-8")
     try:
         value = json.loads(
@@ -94,7 +98,7 @@ def parse(data: bytes) -> Any:
     except RecursionError:
         raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels") from None
     _check_depth(value)
-    return _shown(value) if _MAY_HOLD_CONTROL.search(text) else value
+    return value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -138,13 +142,13 @@ def _check_depth(value: Any) -> None:
         ]
 
 
-def _shown(value: Any) -> Any:
-    """`value` with every string in it printable; nesting is bounded by now."""
+def shown(value: Any) -> Any:
+    """Parsed JSON with every string in it :func:`printable`."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, list):
-        return [_shown(inner) for inner in value]
-    return _unique([(printable(k), _shown(v)) for k, v in value.items()]) if isinstance(value, dict) else value
+        return [shown(inner) for inner in value]
+    return _unique([(printable(k), shown(v)) for k, v in value.items()]) if isinstance(value, dict) else value
 
 
 def load_tensors(path: Path) -> dict[str, np.ndarray]:

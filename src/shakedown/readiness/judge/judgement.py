@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from ..evidence import Frozen
@@ -14,9 +16,17 @@ from .measured import MemorySummary, PooledTiming
 from .parity import ParityResult
 from .probes import ProbeSummary
 from .projection import Projection
-from .results import BetweenModes, CellResult, Finding
+from .results import BetweenModes, CellResult, Finding, Statement
 from .shapes import ShapeLedger
 from .traces import TraceSummary
+
+
+class OlderVerdict(Frozen):
+    """What records had before there was a decision: a verdict, its sentence, and the statements that it rested on."""
+
+    verdict: Literal["passed", "failed", "inconclusive"]
+    sentence: str
+    statements: list[Statement]
 
 
 class Judgement(Frozen):
@@ -38,3 +48,4 @@ class Judgement(Frozen):
     projection: Projection | None = None  # of counted programs on a published instance; never a measurement
     break_even: list[BreakEven] = Field(default=[])
     shapes: ShapeLedger | None = None
+    older: OlderVerdict | None = None  # only in records of versions that had no decision
