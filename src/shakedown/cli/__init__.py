@@ -12,7 +12,7 @@ import typer
 
 import shakedown
 
-from . import bisect, compare, ledger, ops, payback, plan, preflight, price, scan, trial
+from . import bisect, compare, ledger, ops, payback, plan, preflight, price, report, scan, trial
 from .common import PASSED
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -39,6 +39,7 @@ app.command()(preflight.preflight)
 app.command()(trial.run)
 app.command()(trial.resume)
 app.command()(trial.verify)
+app.command()(report.report)
 app.command()(compare.compare)
 app.command()(compare.junit)
 app.command()(bisect.bisect)
