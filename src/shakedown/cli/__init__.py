@@ -12,7 +12,7 @@ import typer
 
 import shakedown
 
-from . import bisect, compare, ledger, ops, payback, plan, preflight, price, report, scan, trial
+from . import bisect, compare, ledger, ops, payback, plan, preflight, price, report, scan, schema, trial
 from .common import PASSED
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -42,6 +42,7 @@ app.command()(trial.verify)
 app.command()(report.report)
 app.command()(compare.compare)
 app.command()(compare.junit)
+app.command()(schema.schema)
 app.command()(bisect.bisect)
 app.command()(scan.scan)
 app.command()(payback.payback)

@@ -19,7 +19,7 @@ from ..evidence import Frozen
 if TYPE_CHECKING:
     from ..workload import Case, Workload
 
-SCHEMA = "shakedown.trace/1"
+SCHEMA = "shakedown.meta-trace/1"
 Phase = Literal["forward", "backward", "optimizer"]
 PHASES: tuple[Phase, ...] = ("forward", "backward", "optimizer")
 

@@ -27,7 +27,7 @@ class Verification(Frozen):
     verified: bool
     problems: list[str]
     notes: list[str] = Field(default=[])
-    schema_version: str = SCHEMA
+    record_schema: str = SCHEMA
     shakedown_version: str = ""
     files_checked: int
     decision_in_record: str
@@ -57,7 +57,7 @@ def verify(root: Path) -> Verification:
         verified=not problems,
         problems=problems,
         notes=notes,
-        schema_version=record.upgraded_from or record.schema_version,
+        record_schema=record.upgraded_from or record.schema_version,
         shakedown_version=record.shakedown_version,
         files_checked=len(record.files),
         decision_in_record=f"verdict {older.verdict}" if older else record.judgement.decision.disposition,
