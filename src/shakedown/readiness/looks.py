@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from . import evidence
-from .observe import fusion, graphs, lines, memory, traces
+from .observe import fusion, graphs, lines, memory, programs, traces
 from .step import Span
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Looks:
             self._write(found, "fusion")
 
     def closer(self) -> None:
-        """Operators one by one with the lines that ask for them; graphs; memory; lines of the workload that run."""
+        """Operators one by one with the lines that ask for them; graphs; memory; programs; lines of the workload that run."""
         process = self.process
         if process.job.kind == "single" or "#" in self.name:
             return
@@ -58,6 +58,8 @@ class Looks:
                     self._step(observed.span)
         watch = memory.Watch(process.target, process.wait)
         self._write(memory.of_steps(watch, self._step, self._overlapped, process.observer.phase), "memory")
+        if process.job.kind == "sequence" and process.job.cache != "warm" and not process.job.reference:
+            self._write(self._programs(), "programs")
         if process.job.reference:
             with lines.record(process.roots) as seen:
                 self._step(process.observer.phase)
@@ -68,6 +70,12 @@ class Looks:
         """What became of graphs in the whole case, its timed steps included: past a limit they ran eager as well."""
         if self.process.graphs is not None:
             self._write(self.process.graphs.case(), "graphs")
+
+    def _programs(self) -> evidence.Programs:
+        """What a step computes and moves: once for each case, since a warm process runs the same programs."""
+        process = self.process
+        state = programs.state_bytes(process.stepper.model, process.stepper.optimizer, self.batches[0])
+        return programs.observe(process.target, process.observer, lambda: self._step(process.observer.phase), state)
 
     def _standing(self) -> dict[str, str]:
         """The optimizer has no line of its own in a step; it is named by the function that made it."""

@@ -8,16 +8,7 @@ from __future__ import annotations
 from typing import Literal
 
 from ..evidence import Frozen
-
-
-class Figure(Frozen):
-    """One published number: in ``unit``, of one ``per``, as ``source`` gave it on ``date`` (year-month-day)."""
-
-    value: float
-    unit: str
-    per: Literal["logical core", "chip", "instance"]
-    source: str
-    date: str
+from ..projection import Figure
 
 
 class Unit(Frozen):
@@ -62,6 +53,9 @@ class Bound(Frozen):
     takes the bytes that this machine's compiler moves instead of the least ones: an indication, not a bound.
     ``intensity`` is matrix operations a byte, ``ridge`` the intensity from which arithmetic binds; ``roof`` says which does.
     ``share_bound_by_memory`` is the part of ``seconds`` in programs that the memory binds.
+
+    ``fits`` is False where even the least that a step needs is more than the unit has, True where that and this machine's
+    temporaries are within it, None in between, or where nothing is known. ``memory_share`` is the least over what there is.
     """
 
     unit: Literal["logical core", "chip"]
@@ -75,14 +69,15 @@ class Bound(Frozen):
     share_bound_by_memory: float | None
     transfers: list[Transfer]
     transfer_seconds: float | None
-    fits: bool | None  # None: not known
-    memory_share: float | None  # of the unit's memory that is needed at least
+    fits: bool | None
+    memory_share: float | None
     reason: str = ""
 
 
 class MemoryNeed(Frozen):
-    """Bytes that a step needs on the device at least: the larger of the states' sum and the peak that was seen, plus the
-    largest temporaries of one program. None: not measured. ``meter`` says what the peak is.
+    """Bytes that a step needs on the device. ``needed`` at least: the larger of the states' sum and of what was alive when
+    somebody looked (``peak_live``; ``meter`` says when). ``with_temporaries`` adds the largest temporaries of one program
+    as this machine's compiler has them: another compiler may need fewer, or more. None: not measured.
     """
 
     parameters: int
@@ -93,6 +88,7 @@ class MemoryNeed(Frozen):
     peak_live: int | None
     largest_temporaries: int | None
     needed: int
+    with_temporaries: int | None
     meter: str
 
 
@@ -122,8 +118,9 @@ class BatchLimit(Frozen):
     """At which batch size a step stops fitting, by a straight line through what was needed at the batch sizes of one length.
 
     ``points`` are batch size and bytes needed. ``needed = fixed + slope * batch``; ``residual`` is the largest deviation of a
-    point from the line, as a share of it. ``largest`` is the largest batch that fits by the line, None where it cannot be
-    said, with the ``reason``. Beyond the measured sizes it is an extrapolation.
+    point from the line, as a share of it; with two points it is 0 and says nothing. ``largest`` is the largest batch whose
+    least need fits by the line, None where it cannot be said, with the ``reason``. Beyond the measured sizes it is an
+    extrapolation.
     """
 
     mode: str
@@ -146,6 +143,8 @@ class Projection(Frozen):
     kind: Literal["projection"] = "projection"
     instance: str
     chip: str
+    chips: int
+    logical_cores: int  # of the instance
     dated: str
     figures: dict[str, Figure]
     missing: list[str]
