@@ -12,7 +12,7 @@ import typer
 
 import shakedown
 
-from . import bisect, compare, ledger, ops, payback, plan, preflight, price, report, scan, schema, trial
+from . import bisect, compare, ledger, ops, payback, plan, preflight, price, report, scan, schema, shapes, trial
 from .common import PASSED
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -45,6 +45,7 @@ app.command()(compare.junit)
 app.command()(schema.schema)
 app.command()(bisect.bisect)
 app.command()(scan.scan)
+app.command()(shapes.shapes)
 app.command()(payback.payback)
 app.command()(price.price)
 app.add_typer(ledger.app, name="ledger")
