@@ -141,8 +141,12 @@ def distribution(root: Path, cells: Sequence[Cell], requirements: Requirements) 
     found = copied(requirements.traffic, root)
     if found is None:
         return from_cases(requirements)
-    first = next((shape for cell in cells for case in cell.cases if (shape := shape_of(case))), (1, 0))
-    return from_lengths(found, requirements.traffic.batch or first[0])
+    return from_lengths(found, requirements.traffic.batch or first_size(cells))
+
+
+def first_size(cells: Sequence[Cell]) -> int:
+    """Batch size of the first case of a trial; 1 where there is none."""
+    return next((shape[0] for cell in cells for case in cell.cases if (shape := shape_of(case))), 1)
 
 
 def judge(root: Path, tried: Tried, requirements: Requirements) -> tuple[ShapeLedger | None, list[Finding]]:

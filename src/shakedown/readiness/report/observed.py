@@ -6,6 +6,7 @@ from ..judge.amortise import Curve
 from ..judge.measured import PooledTiming
 from ..record import Record
 from ..scan.results import SEVERITIES
+from . import break_even, shapes
 from .words import Pairs, Section, Table, cases, name_of, pairs, seconds, share, side_of, size
 
 LINES_SHOWN = 40  # operators of the attributed step, the slowest first
@@ -20,6 +21,8 @@ def sections(record: Record) -> list[Section]:
         _graphs(record),
         _times(record),
         _curves(record),
+        break_even.section(record),
+        shapes.section(record),
         _memory(record),
         _probes(record),
         _profiles(record),

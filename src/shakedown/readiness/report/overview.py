@@ -7,6 +7,7 @@ from collections import Counter
 from ..judge.measured import PooledTiming
 from ..judge.results import CaseResult, PathSummary
 from ..record import Record
+from . import break_even
 from .words import (
     Pairs,
     Section,
@@ -38,6 +39,7 @@ def sections(record: Record) -> list[Section]:
         _graphs(record),
         _startup(record, of),
         _steps(record),
+        break_even.brief(record),
         _findings(record, of),
         _open(record),
     ]
