@@ -129,7 +129,7 @@ def test_a_missing_file_is_found(copy: Path, name: str) -> None:
 def test_a_verdict_cannot_be_edited_even_under_a_new_seal(copy: Path) -> None:
     path = copy / "record.json"
     raw = json.loads(path.read_text())
-    raw["judgement"]["verdict"] = "failed"
+    raw["judgement"]["decision"]["disposition"] = "blocked"
     raw["judgement"]["cells"][1]["verdict"] = "mismatch"
     path.write_text(json.dumps(raw))
     assert "changed after it was sealed" in str(verify(copy)[1]["problems"])
