@@ -12,7 +12,22 @@ import typer
 
 import shakedown
 
-from . import bisect, compare, ledger, ops, payback, plan, preflight, price, report, scan, schema, shapes, trial
+from . import (
+    bisect,
+    compare,
+    ledger,
+    ops,
+    payback,
+    plan,
+    preflight,
+    price,
+    report,
+    scan,
+    schema,
+    selftest,
+    shapes,
+    trial,
+)
 from .common import PASSED
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -44,6 +59,7 @@ app.command()(compare.compare)
 app.command()(compare.junit)
 app.command()(schema.schema)
 app.command()(bisect.bisect)
+app.command()(selftest.selftest)
 app.command()(scan.scan)
 app.command()(shapes.shapes)
 app.command()(payback.payback)
