@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
 from .files import Frozen
 
 PROGRAMS_SCHEMA = "shakedown.programs/1"
+
+# Far above what any step does: whoever wrote the document, sums and products of these are numbers.
+Amount = Annotated[float, Field(ge=0, le=1e24, allow_inf_nan=False)]
+Bytes = Annotated[int, Field(ge=0, le=1 << 60)]
+Count = Annotated[int, Field(ge=1, le=1 << 40)]
 
 
 class ProgramCost(Frozen):
@@ -24,28 +31,28 @@ class ProgramCost(Frozen):
 
     name: str
     phase: str
-    calls: int
-    flops: float | None
-    transcendentals: float | None
-    bytes_accessed: float | None
-    matrix_flops: dict[str, float]
-    least_bytes: float
-    argument_bytes: int | None
-    output_bytes: int | None
-    temp_bytes: int | None
-    unseen: dict[str, int] = Field(default={})
-    operators: dict[str, int] = Field(default={})  # of a program that adaptive eager fused
+    calls: Count
+    flops: Amount | None
+    transcendentals: Amount | None
+    bytes_accessed: Amount | None
+    matrix_flops: dict[str, Amount]
+    least_bytes: Amount
+    argument_bytes: Bytes | None
+    output_bytes: Bytes | None
+    temp_bytes: Bytes | None
+    unseen: dict[str, Count] = Field(default={})
+    operators: dict[str, Count] = Field(default={})  # of a program that adaptive eager fused
     reason: str = ""
 
 
 class StateBytes(Frozen):
     """Bytes that training keeps on the device between two steps, and those of one batch."""
 
-    parameters: int
-    gradients: int
-    optimizer: int
-    buffers: int
-    batch: int
+    parameters: Bytes
+    gradients: Bytes
+    optimizer: Bytes
+    buffers: Bytes
+    batch: Bytes
 
 
 class Programs(Frozen):
@@ -59,6 +66,6 @@ class Programs(Frozen):
     source: str
     programs: list[ProgramCost] | None
     reason: str = ""
-    unanalysed: dict[str, int] = Field(default={})
+    unanalysed: dict[str, Count] = Field(default={})
     state: StateBytes | None = None
     seconds: float = 0.0  # spent on the analysis

@@ -23,6 +23,7 @@ from . import (
     memory,
     pooled,
     probes,
+    projection,
     scan,
     shapes,
     traces,
@@ -75,6 +76,7 @@ def judge(
         findings=found_by_checks,
         break_even=break_even.judge(groups, timings, requirements),
         shapes=ledger,
+        projection=projection.judged(root, cells, requirements),
     ), vectors
 
 

@@ -14,7 +14,7 @@ from ..errors import EvidenceError
 from ..evidence import Evidence, Memory
 from ..evidence.memory import STEP
 from ..evidence.programs import Programs
-from ..projection import Chip, Figure, Instances
+from ..projection import Chip, Figure, Instances, load
 from ..requirements import Requirements
 from .projected import (
     BatchLimit,
@@ -28,7 +28,7 @@ from .projected import (
 )
 from .results import Cell, Finding
 
-__all__ = ["BatchLimit", "Bound", "CaseProjection", "Projection", "findings", "project"]
+__all__ = ["BatchLimit", "Bound", "CaseProjection", "Projection", "findings", "judged", "project"]
 
 ASSUMPTIONS = (
     "Every program runs at the published peak: dense matrix products at the peak rate of their dtype, memory at its full "
@@ -106,6 +106,12 @@ def project(
     )
 
 
+def judged(root: Path, cells: list[Cell], requirements: Requirements) -> Projection | None:
+    """The projection that the requirements ask for; None where they ask for none, or nothing was counted."""
+    known, name = load(), requirements.projection.instance
+    return project(root, cells, known, name) if name in known.instances else None
+
+
 def read(root: Path, cell: Cell, case: str) -> Programs | None:
     """The counted programs of a case; None where nobody counted. Raises :class:`EvidenceError` when damaged."""
     path = root / "evidence" / cell.id / f"{case}.programs.json"
@@ -115,6 +121,9 @@ def read(root: Path, cell: Cell, case: str) -> Programs | None:
 def findings(root: Path, cells: list[Cell], requirements: Requirements) -> list[Finding]:
     """Damaged documents, and cases in which work ran that no program stands for: a bound would miss it."""
     made = []
+    if requirements.projection.instance not in ("", *load().instances):
+        text = f"no figures of an instance {requirements.projection.instance!r} are known"
+        made.append(Finding(word="untested(projection)", cell="", text=text, fails=False))
     for cell in cells:
         for case in cell.cases:
             try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 
+from .. import projection
 from ..errors import BadInput
 from ..targets import MODES
 from ..workload import DTYPES, Case
@@ -22,6 +23,10 @@ def contradictions(demand: Requirements) -> Iterator[tuple[Place, str]]:
     yield from _traffic(demand)
     yield from _lists(demand)
     yield from _numbers(demand)
+    known = tuple(projection.load().instances)
+    if demand.projection.instance and demand.projection.instance not in known:
+        wrong = demand.projection.instance
+        yield ("projection", "instance"), f"no figures of an instance {wrong!r} are known; {_choose(wrong, known)}"
 
 
 def _workload(demand: Requirements) -> Iterator[tuple[Place, str]]:

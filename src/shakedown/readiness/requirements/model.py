@@ -202,6 +202,15 @@ class Operation(Frozen):
     )
 
 
+class ProjectionDemand(Frozen):
+    """What the least time of a step is projected for: a bound from counted work and published figures, never a measurement."""
+
+    instance: str = Field(
+        default="trn2.48xlarge",
+        description="Instance whose published figures are used; empty projects nothing. `shakedown project` does it for others.",
+    )
+
+
 class Requirements(Frozen):
     """The whole file."""
 
@@ -223,6 +232,7 @@ class Requirements(Frozen):
     budgets: Budgets = Budgets()
     task: Task = Task()
     operation: Operation = Operation()
+    projection: ProjectionDemand = ProjectionDemand()
     numerics: Numerics = Numerics()
     timing: Timing = Timing()
     resampling: Resampling = Resampling()
