@@ -6,7 +6,7 @@ from ..judge.amortise import Curve
 from ..judge.measured import PooledTiming
 from ..record import Record
 from ..scan.results import SEVERITIES
-from . import break_even, shapes
+from . import break_even, projection, shapes
 from .words import Pairs, Section, Table, cases, name_of, pairs, seconds, share, side_of, size
 
 LINES_SHOWN = 40  # operators of the attributed step, the slowest first
@@ -24,6 +24,7 @@ def sections(record: Record) -> list[Section]:
         break_even.section(record),
         shapes.section(record),
         _memory(record),
+        projection.section(record),
         _probes(record),
         _profiles(record),
         _decisions(of),

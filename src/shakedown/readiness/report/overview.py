@@ -7,7 +7,7 @@ from collections import Counter
 from ..judge.measured import PooledTiming
 from ..judge.results import CaseResult, PathSummary
 from ..record import Record
-from . import break_even
+from . import break_even, projection
 from .words import (
     Pairs,
     Section,
@@ -40,6 +40,7 @@ def sections(record: Record) -> list[Section]:
         _startup(record, of),
         _steps(record),
         break_even.brief(record),
+        projection.brief(record),
         _findings(record, of),
         _open(record),
     ]

@@ -1,0 +1,199 @@
+"""Sections about the least that a step can take on a published instance. Every figure here is a projection or documented."""
+
+from __future__ import annotations
+
+from ..judge.projected import BatchLimit, Bound, CaseProjection, Projection, Transfer
+from ..record import Record
+from .words import Section, Table, seconds, share, side_of, size
+
+_LABEL = "PROJECTION, not a measurement"
+
+
+def brief(record: Record) -> Section:
+    """One row for each mode and precision, on one logical core, for the first case."""
+    found = record.judgement.projection
+    if found is None:
+        return Section("Projection")
+    first = record.trial["cases"][0]
+    rows = []
+    for case in found.cases:
+        bound = next(b for b in case.bounds if b.unit == "logical core")
+        if case.case == first:
+            rows.append(
+                (side_of(case.mode, case.dtype), _at_least(bound.seconds), _roof(bound), _needs(case), _fits(bound))
+            )
+    said = [
+        f"{_LABEL}: case {first} on one logical core of {found.instance} ({found.chip}), from counted work and figures "
+        f"published up to {found.dated}. A real step takes longer."
+    ]
+    header = ("mode", "a step, at least", "bound by", "memory, at least", "fits")
+    return Section("Projection", said if rows else [], [Table(header, rows)])
+
+
+def section(record: Record) -> Section:
+    """All of it."""
+    found = record.judgement.projection
+    return Section("Projection in full") if found is None else of(found)
+
+
+def of(found: Projection) -> Section:
+    """The bounds of every case, what they rest on, and what is not projected."""
+    said = [
+        f"{_LABEL}: the least that a step can take on {found.instance} ({found.chips} x {found.chip}, {found.logical_cores} "
+        f"logical cores), from counted work and figures published up to {found.dated}. Nothing was measured there.",
+        *(f"Not published: {text}." for text in found.missing),
+        *(f"Not projected: {text}." for text in found.not_projected),
+        *(f"Assumed: {text}" for text in found.assumptions),
+    ]
+    return Section(
+        f"Projection on {found.instance}",
+        said,
+        [_bounds(found), _work(found), _transfers(found), _limits(found.batch_limits), _unseen(found), _figures(found)],
+    )
+
+
+def _bounds(found: Projection) -> Table:
+    rows = [
+        (
+            side_of(case.mode, case.dtype),
+            case.case,
+            bound.unit,
+            _at_least(bound.seconds) if bound.seconds is not None else f"none: {bound.reason}",
+            _at_least(bound.whole_step_seconds),
+            seconds(bound.as_fused_seconds),
+            _roof(bound),
+            "–" if bound.intensity is None else f"{bound.intensity:.1f} of {bound.ridge:.0f}",
+            ", ".join(f"{phase or 'no phase'} {seconds(value)}" for phase, value in bound.by_phase.items()) or "–",
+            _needs(case),
+            _fits(bound),
+        )
+        for case in found.cases
+        for bound in case.bounds
+    ]
+    header = (
+        "mode", "case", "on one", "at least", "whole step, at least", "as fused here", "bound by",
+        "operations a byte, of ridge", "by phase, at least", "memory, at least", "fits",
+    )  # fmt: skip
+    return Table(header, rows)
+
+
+def _work(found: Projection) -> Table:
+    rows = [
+        (
+            side_of(case.mode, case.dtype),
+            case.case,
+            f"{case.programs} in {case.calls} calls",
+            ", ".join(f"{dtype} {_amount(count)}" for dtype, count in case.matrix_flops.items()) or "none",
+            "–" if case.flops is None else _amount(case.flops),
+            "–" if case.transcendentals is None else _amount(case.transcendentals),
+            _amount(case.least_bytes),
+            "–" if case.bytes_accessed is None else _amount(case.bytes_accessed),
+            _kept(case),
+            ", ".join(f"{name} ({count})" for name, count in case.unanalysed.items()) or "–",
+        )
+        for case in found.cases
+    ]
+    header = (
+        "mode", "case", "programs", "matrix operations", "operations (XLA)", "transcendental", "bytes, at least",
+        "bytes as fused here", "kept in memory", "not counted",
+    )  # fmt: skip
+    return Table(header, rows)
+
+
+def _kept(case: CaseProjection) -> str:
+    need = case.memory
+    if need is None:
+        return "–"
+    parts = [(name, getattr(need, name)) for name in ("parameters", "gradients", "optimizer", "buffers", "batch")]
+    said = ", ".join(f"{name} {size(value)}" for name, value in parts if value)
+    return f"{said}; alive {size(need.peak_live)} ({need.meter.partition(':')[0]})"
+
+
+def _transfers(found: Projection) -> Table:
+    rows = []
+    for case in found.cases:
+        moved: list[Transfer] = case.bounds[0].transfers if case.bounds else []
+        for one in moved:
+            rows.append(
+                (
+                    side_of(case.mode, case.dtype),
+                    case.case,
+                    one.operator,
+                    one.phase or "–",
+                    f"{one.calls}",
+                    size(one.nbytes),
+                    _at_least(one.seconds) if one.seconds is not None else "no rate published",
+                )
+            )
+    return Table(("mode", "case", "fell back", "phase", "calls", "moved", "transfer, at least"), rows)
+
+
+def _limits(limits: list[BatchLimit]) -> Table:
+    rows = [
+        (
+            side_of(one.mode, one.dtype),
+            f"{one.length}",
+            one.unit,
+            ", ".join(f"{batch}: {size(needed)}" for batch, needed in one.points),
+            "–" if one.slope is None or one.fixed is None else f"{_amount(one.fixed)} + {_amount(one.slope)} a sample",
+            "–" if one.residual is None or len(one.points) < 3 else share(one.residual),
+            one.reason if one.largest is None else f"beyond {one.largest:,}",
+        )
+        for one in limits
+    ]
+    header = ("mode", "length", "on one", "needed at batch", "line", "off the line", "stops fitting")
+    return Table(header, rows)
+
+
+def _unseen(found: Projection) -> Table:
+    rows = [
+        (side_of(case.mode, case.dtype), case.case, one.what, f"{one.count}", ", ".join(one.phases) or "–")
+        for case in found.cases
+        for one in case.unseen
+    ]
+    return Table(("mode", "case", "in no bound", "in a step", "phases"), rows)
+
+
+def _figures(found: Projection) -> Table:
+    rows = [
+        (
+            key,
+            f"{figure.value:,g}" if figure.value < 1e6 else f"{figure.value:.4g}",
+            figure.unit,
+            figure.per,
+            figure.source,
+        )
+        + (figure.date,)
+        for key, figure in found.figures.items()
+    ]
+    return Table(("documented figure", "value", "unit", "of one", "source", "read on"), rows)
+
+
+def _at_least(value: float | None) -> str:
+    """A bound, down to nanoseconds: small steps on fast chips are below a microsecond."""
+    if value is None:
+        return "–"
+    return f"{value * 1e6:.2f} µs" if value < 1e-4 else seconds(value)
+
+
+def _roof(bound: Bound) -> str:
+    if bound.roof is None or bound.share_bound_by_memory is None:
+        return "–"
+    return f"{bound.roof} ({share(bound.share_bound_by_memory)} of it in programs that memory binds)"
+
+
+def _needs(case: CaseProjection) -> str:
+    return "–" if case.memory is None else size(case.memory.needed)
+
+
+def _fits(bound: Bound) -> str:
+    said = {True: "yes, as far as seen", False: "no", None: "not known"}[bound.fits]
+    return said if bound.memory_share is None else f"{said} ({bound.memory_share:.2%})"
+
+
+def _amount(value: float) -> str:
+    """A count with a power of ten in words of three."""
+    for prefix, factor in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= factor:
+            return f"{value / factor:.3g} {prefix}"
+    return f"{value:.3g}"
