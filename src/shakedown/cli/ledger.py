@@ -92,7 +92,7 @@ def sum_up(
 
     try:
         each = ranges.parse(rate, "--rate") if rate is not None else None
-        total = ledger.total(ledger.read(_there(file)), each, currency)
+        total = ledger.total(ledger.read(_there(file)), each, ranges.currency(currency, "--currency"))
     except errors.TrialError as error:
         raise fail(str(error), BAD_INPUT, as_json) from None
     if as_json:

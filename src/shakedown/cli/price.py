@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from .common import BAD_INPUT, PASSED, fail
 
@@ -61,7 +58,7 @@ def price(
             amount = ranges.parse(host_hour, "--host-hour")
             if not amount.exact or not amount.low:
                 raise errors.BadInput("--host-hour: write one price above zero")
-            chosen = work.host_price(Decimal(amount.low), currency, today)
+            chosen = work.host_price(amount.low, ranges.currency(currency, "--currency"), today)
         else:
             chosen = price_files.find(known, str(instance), region, term, today)
         result = work.work_price(records.load(directory), chosen, host_hour is not None, copies, today, old_after)
@@ -86,20 +83,14 @@ def _list(known: list[Price], today: datetime.date, old_after: int, as_json: boo
 
 def _print(result: WorkPrice, console: Console) -> None:
     unit = result.price.currency
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for heading in (
-        "mode",
-        "dtype",
-        "case",
-        f"samples per {unit}",
-        f"positions per {unit}",
-        f"{unit} per million samples",
-    ):
-        table.add_column(heading, overflow="fold")
     for row in result.rows:
-        spans = (row.items_per_unit, row.positions_per_unit, row.million_items_cost)
-        table.add_row(row.mode, row.dtype, row.case, *(_span(s) for s in spans))
-    console.print(table)
+        console.print(f"[bold]{row.mode} {row.dtype} {row.case}[/]")
+        for name, span in (
+            (f"samples per {unit}", row.items_per_unit),
+            (f"positions per {unit}", row.positions_per_unit),
+            (f"{unit} per million samples", row.million_items_cost),
+        ):
+            console.print(f"  {name:24} {_span(span)}")
     for why in dict.fromkeys(one.why for one in result.left_out):
         where = [f"{one.mode} {one.dtype} {one.case}" for one in result.left_out if one.why == why]
         console.print(f"[yellow]not priced[/]  {escape(', '.join(where))}: {escape(why)}")

@@ -7,7 +7,6 @@ date = 2026-11-01 }``, which makes it documented. What is left out is not given,
 from __future__ import annotations
 
 import datetime
-import re
 import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -171,9 +170,10 @@ class Inputs(Frozen):
     @field_validator("currency")
     @classmethod
     def _three_letters(cls, value: str) -> str:
-        if not re.fullmatch(r"[A-Z]{3}", value):
-            raise ValueError(f"{value!r:.20} is not a currency; write three capital letters, such as USD")
-        return value
+        try:
+            return ranges.currency(value, "currency")
+        except BadInput as error:
+            raise ValueError(str(error).partition(": ")[2]) from None
 
 
 def load(path: Path | None, options: Mapping[str, Any]) -> Inputs:

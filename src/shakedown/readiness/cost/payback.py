@@ -300,12 +300,12 @@ def _verdict(months: Months, net: Range, horizon: int) -> tuple[Verdict, str]:
             f"pays back in {in_months(months.likely)} months after the switch on the likely inputs, and {worst}: not "
             f"within {limit} on all of them",
         )
-    likely = "never" if months.likely is None else f"in {in_months(months.likely)} months"
     if within(months.low):
+        likely = "never" if months.likely is None else f"not within {limit} but in {in_months(months.likely)}"
         return (
             "depends on the inputs",
-            f"pays back in {in_months(months.low)} months after the switch on the favourable inputs only; {likely} on the "
-            f"likely ones, which is not within {limit}",
+            f"pays back in {in_months(months.low)} months after the switch on the favourable inputs only, and {likely} on "
+            "the likely ones",
         )
     best = f"{in_months(months.low)} months even on the favourable inputs"
     return "not within the horizon", f"does not pay back within {limit}: it takes {best}"

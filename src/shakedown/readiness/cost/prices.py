@@ -7,7 +7,6 @@ import tomllib
 from decimal import Decimal
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field, ValidationError, field_validator
 
@@ -29,13 +28,6 @@ class Price(Frozen):
     date: datetime.date
     source: str = Field(min_length=1)
     accelerators: int | None = Field(default=None, ge=0)
-
-    @field_validator("price", mode="before")
-    @classmethod
-    def _decimal(cls, value: Any) -> Any:
-        if isinstance(value, float):
-            raise ValueError('write the price as a text, "35.76", so that it stays decimal')
-        return value
 
     def age(self, today: datetime.date) -> int:
         """Days since it was true."""

@@ -7,6 +7,7 @@ its results grows or falls with each of its inputs throughout.
 
 from __future__ import annotations
 
+import re
 from decimal import Context, Decimal, InvalidOperation
 from typing import Any
 
@@ -99,6 +100,13 @@ def _number(part: str, text: str, name: str) -> Decimal:
     if number < 0:
         raise BadInput(f"{name}: {text!r:.60} is negative; costs and hours are written without a sign")
     return number
+
+
+def currency(text: str, name: str) -> str:
+    """`text`, if it has the form of a currency. Raises :class:`BadInput`."""
+    if not re.fullmatch(r"[A-Z]{3}", text):
+        raise BadInput(f"{name}: {text!r:.20} is not a currency; write three capital letters, such as USD")
+    return text
 
 
 def plain(value: Decimal) -> str:

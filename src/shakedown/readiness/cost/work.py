@@ -116,7 +116,9 @@ def work_price(
         workload=str(record.trial["workload"]),
         price=price,
         source="given" if given else "documented",
-        price_said=price.said(today, old_after),
+        price_said=f"{price.price} {price.currency} an hour of the trial's own machine, {price.date}"
+        if given
+        else price.said(today, old_after),
         price_days=price.age(today),
         price_old=price.age(today) > old_after,
         copies=copies,
