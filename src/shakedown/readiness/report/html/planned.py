@@ -51,7 +51,9 @@ def _trade_off(found: ShapeLedger, files: Files) -> list[Part]:
     ]
     parts = {
         "compiling, once": [Point(p.programs, p.compile_seconds) for p in plan.curve],
-        "steps": [Point(p.programs, p.step_seconds) for p in plan.curve],
+        "steps": [
+            Point(p.programs, None if p.step_seconds is None else plan.steps * p.step_seconds) for p in plan.curve
+        ],
         "together": [Point(p.programs, p.total_seconds) for p in plan.curve],
     }
     known = {name: [point for point in points if point.y is not None] for name, points in parts.items()}
