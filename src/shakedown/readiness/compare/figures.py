@@ -26,6 +26,7 @@ _SETTINGS = ("environment",)
 # Of what may differ from process to process; folders, process numbers and how the family was found out are left out.
 _BY_CELL: dict[str, Group] = {
     "family": "software",
+    "faults": "settings",
     "backend": "software",
     "commits": "software",
     "profile": "settings",
@@ -39,14 +40,14 @@ _LISTED = 40
 def identity(before: Opened, after: Opened) -> list[Difference]:
     """Every fact about host, software and settings that differs; those of single processes once for all that share it."""
     made = []
-    one, other = (flat(side.record.identity["fixed"]) for side in (before, after))
+    one, other = (flat(side.identity.fixed) for side in (before, after))
     for name in dict.fromkeys((*one, *other)):
         if one.get(name) != other.get(name):
             top = name.split(".")[0]
             group: Group = "host" if top in _HOST else "settings" if top in _SETTINGS else "software"
             made.append(Difference(group=group, name=name, before=one.get(name, ""), after=other.get(name, "")))
     where: dict[tuple[Group, str, str, str], list[str]] = {}
-    cells = (side.record.identity["cells"] for side in (before, after))
+    cells = (side.identity.cells for side in (before, after))
     first, second = cells
     common = [cell for cell in first if cell in second]
     for cell in common:

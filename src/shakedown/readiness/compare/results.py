@@ -24,13 +24,14 @@ Change = Literal["broken", "no longer tested", "fixed", "newly tested", "fails n
 
 
 class Side(Frozen):
-    """One of the two records."""
+    """One of the two records. ``upgraded_from`` is the older version that it was read from; that had no disposition."""
 
     directory: str
     seal: str
     created: str
     shakedown_version: str
     label: Label
+    upgraded_from: str | None
     workload: str
     workload_sha256: str
     snapshot_sha256: str

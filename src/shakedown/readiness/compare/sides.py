@@ -8,17 +8,44 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from .. import evidence as ev
-from .. import record as records
 from ..errors import BadInput, EvidenceError, RecordError
 from ..judge.results import Cell, CellResult
-from ..record import Record
+from ..record import Record, reading, sealing
 from .results import Side
 
 _Document = TypeVar("_Document", bound=BaseModel)
 DIFFERENT = "--allow-different-workload"
+
+
+class _Trial(BaseModel):
+    """What a comparison needs of the record's ``trial``, which is an open table."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+    workload: str
+    workload_sha256: str
+    target: str
+    modes: list[str]
+    dtypes: list[str]
+    cases: list[str]
+    quick: bool = False
+
+
+class _Snapshot(BaseModel):
+    """The same of ``snapshot``: all but the files is compared as it is."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="allow")
+    files: dict[str, str]
+
+
+class _Identity(BaseModel):
+    """The same of ``identity``."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+    fixed: dict[str, Any]
+    cells: dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -27,6 +54,9 @@ class Opened:
 
     root: Path
     record: Record
+    trial: _Trial
+    snapshot: _Snapshot
+    identity: _Identity
 
     @cached_property
     def cells(self) -> dict[str, tuple[Cell, CellResult]]:
@@ -57,11 +87,12 @@ class Opened:
             created=of.created,
             shakedown_version=of.shakedown_version,
             label=of.label,
-            workload=of.trial["workload"],
-            workload_sha256=of.trial["workload_sha256"],
+            upgraded_from=of.upgraded_from,
+            workload=self.trial.workload,
+            workload_sha256=self.trial.workload_sha256,
             snapshot_sha256=of.snapshot_sha256,
-            target=of.trial["target"],
-            quick=of.trial["quick"],
+            target=self.trial.target,
+            quick=self.trial.quick,
             disposition=of.judgement.decision.disposition,
             sentence=of.judgement.decision.sentence,
         )
@@ -73,17 +104,30 @@ def opened(path: Path) -> Opened:
     Raises:
         BadInput: there is none, it cannot be read, or it is not what was sealed.
     """
-    root = path.parent if path.name == "record.json" else path
+    root = path.parent if path.name == reading.NAME else path
+    name = root / reading.NAME
     try:
-        record = records.load(root)
+        raw = reading.exact(root)
+        record = reading.understood(ev.untrusted.shown(raw), name)
     except RecordError as error:
         raise BadInput(f"{error}; give the directory of a finished trial, or its record.json") from None
-    if records.seal_of(record) != record.seal:
+    if sealing.digest(raw) != raw.get("seal"):
         raise BadInput(
-            f"{root / 'record.json'} was changed after it was sealed, so nothing follows from it: take the original, and "
-            f"see what `shakedown verify {root}` says"
+            f"{name} was changed after it was sealed, so nothing follows from it: take the original, and see what "
+            f"`shakedown verify {root}` says"
         )
-    return Opened(root, record)
+    judged = [result.cell for result in record.judgement.cells]
+    if judged != [cell.id for cell in record.cells] or len(set(judged)) != len(judged):
+        raise BadInput(f"{name} is not a record of a trial: its processes and their verdicts do not belong together")
+    try:
+        trial, snapshot = _Trial.model_validate(record.trial), _Snapshot.model_validate(record.snapshot)
+        identity = _Identity.model_validate(record.identity)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise BadInput(
+            f"{name} is not a record of a trial: {error.title.strip('_').lower()}.{first['loc'][0]}: {first['msg']}"
+        ) from None
+    return Opened(root, record, trial, snapshot, identity)
 
 
 def unlike(before: Opened, after: Opened) -> str:
@@ -92,16 +136,15 @@ def unlike(before: Opened, after: Opened) -> str:
     The same file, the same weights, and the same batches in the cases that both have. A record that has a case more is
     about the same workload.
     """
-    one, other = before.record, after.record
-    if (found := other_source(before, str(other.trial["workload"]), str(other.trial["workload_sha256"]))) or (
-        one.snapshot_sha256 == other.snapshot_sha256
-    ):
+    found = other_source(before, after.trial.workload, after.trial.workload_sha256)
+    if found or before.record.snapshot_sha256 == after.record.snapshot_sha256:
         return found
+    one, other = before.snapshot, after.snapshot
     for name in ("seed", "dimensions", "optimizer", "optimizer_groups"):
-        if one.snapshot.get(name) != other.snapshot.get(name):
+        if getattr(one, name, None) != getattr(other, name, None):
             return f"they start from different snapshots: {name} is not the same"
     for file in ("weights.safetensors", "optimizer.safetensors"):
-        hashes = [record.snapshot["files"].get(file) for record in (one, other)]
+        hashes = [side.files.get(file) for side in (one, other)]
         if None not in hashes and hashes[0] != hashes[1]:
             return f"they start from different snapshots: {file} is not the same"
     return _unlike_batches(before, after)
@@ -109,18 +152,18 @@ def unlike(before: Opened, after: Opened) -> str:
 
 def other_source(baseline: Opened, name: str, sha256: str) -> str:
     """Why the workload `name`, whose file hashes to `sha256`, is not that of `baseline`; empty when it is."""
-    known = baseline.record.trial
-    if known["workload_sha256"] == sha256:
+    known = baseline.trial
+    if known.workload_sha256 == sha256:
         return ""
-    if known["workload"] == name:
+    if known.workload == name:
         return f"the file of the workload {name} was changed between them"
-    return f"one is about {known['workload']} and the other about {name}"
+    return f"one is about {known.workload} and the other about {name}"
 
 
 def _unlike_batches(before: Opened, after: Opened) -> str:
     """Whether the batches of common cases and steps differ. Where their files are not both there, doubt refuses."""
     file = "batches.safetensors"
-    if before.record.snapshot["files"].get(file) == after.record.snapshot["files"].get(file):
+    if before.snapshot.files.get(file) == after.snapshot.files.get(file):
         return ""
     try:
         paths = [side.path(f"snapshot/{file}") for side in (before, after)]

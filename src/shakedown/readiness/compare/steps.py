@@ -48,8 +48,8 @@ def never(before: Opened, after: Opened, differences: list[Difference], like: bo
     one, other = before.record, after.record
     if one.label != other.label:
         return f"not comparable: one record is a {one.label} and the other a {other.label}"
-    if one.trial["target"] != other.trial["target"]:
-        return f"not comparable: target differs ({one.trial['target']} and {other.trial['target']})"
+    if before.trial.target != after.trial.target:
+        return f"not comparable: target differs ({before.trial.target} and {after.trial.target})"
     if not like:
         return "not comparable: the workloads differ"
     if hosts := [difference.name for difference in differences if difference.group == "host"]:

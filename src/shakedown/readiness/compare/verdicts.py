@@ -102,7 +102,10 @@ def results(before: Opened, after: Opened) -> list[ResultChange]:
     """The disposition, the four results and loss parity, where they are not what they were."""
     old, new = (side.record.judgement.decision for side in (before, after))
     made = []
-    if old.disposition != new.disposition:
+    decided = (
+        before.record.upgraded_from is None and after.record.upgraded_from is None
+    )  # older versions did not decide
+    if decided and old.disposition != new.disposition:
         got_worse = worse(old.disposition, new.disposition)
         made.append(_result("disposition", old.disposition, new.disposition, got_worse, new.sentence))
     was, now = ({one.name: one for one in decision.results} for decision in (old, new))

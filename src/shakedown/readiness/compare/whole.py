@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..errors import BadInput
+from ..record import LABELS, Record
 from ..requirements import differences as changed_requirements
 from . import figures, steps, verdicts
 from .results import Comparison, Difference, Effect
@@ -20,7 +21,7 @@ def compare(before: Opened, after: Opened, allow_different_workload: bool = Fals
     problem = unlike(before, after)
     if problem and not allow_different_workload:
         raise BadInput(refusal(before, after, problem))
-    changed = list(changed_requirements(before.record.requirements, after.record.requirements))
+    changed = _changed_requirements(before.record, after.record)
     identity = figures.identity(before, after)
     verdict_changes, unchanged = verdicts.verdicts(before, after)
     results = verdicts.results(before, after)
@@ -55,6 +56,16 @@ def compare(before: Opened, after: Opened, allow_different_workload: bool = Fals
     )
 
 
+def _changed_requirements(before: Record, after: Record) -> list[str]:
+    """``key: old value -> new value``. What an older version could not ask for was not changed by anybody."""
+    unknown = {*before.not_recorded, *after.not_recorded}
+    return [
+        text
+        for text in changed_requirements(before.requirements, after.requirements)
+        if f"requirements.{text.partition(': ')[0]}" not in unknown
+    ]
+
+
 def refusal(before: Opened, after: Opened, problem: str) -> str:
     """One sentence: what is unlike, and what to do."""
     return (
@@ -73,15 +84,20 @@ def _cautions(before: Opened, after: Opened, problem: str, changed: list[str], i
         said.append(f"the first record is a {one.label}, the second a {other.label}: their times are never divided")
     elif other.label == "rehearsal":
         said.append("both records are rehearsals on the embedded device: no figure here is of Trainium")
-    if one.trial["target"] != other.trial["target"]:
-        said.append(f"the targets differ: {one.trial['target']} before, {other.trial['target']} after")
+    for name, side in (("first", one), ("second", other)):
+        if side.says_not_recorded:
+            said.append(f"the {name} record: {side.says_not_recorded}")
+        if side.label_text != LABELS[side.label]:
+            said.append(f"the {name} record is labelled: {side.label_text}")
+    if before.trial.target != after.trial.target:
+        said.append(f"the targets differ: {before.trial.target} before, {after.trial.target} after")
     if changed:
         said.append(
             f"the requirements were changed ({len(changed)} {'key' if len(changed) == 1 else 'keys'}): each verdict was reached "
             "under its own record's, and a change of verdict counts as it stands under the new ones"
         )
-    if one.trial["quick"] != other.trial["quick"]:
-        quick, whole = ("first", "second") if one.trial["quick"] else ("second", "first")
+    if before.trial.quick != after.trial.quick:
+        quick, whole = ("first", "second") if before.trial.quick else ("second", "first")
         said.append(f"the {quick} record is of a quick trial and the {whole} of a whole one, which has more processes")
     if any(difference.group == "host" for difference in identity):
         said.append("the hosts differ: no step time is divided by another")
