@@ -185,7 +185,9 @@ def verify(
     else:
         console = Console(soft_wrap=True)
         for problem in result.problems:
-            console.print(f"[red]problem[/]  {escape(problem)}")
+            console.print(f"[red]problem[/]  {escape(problem)}", highlight=False)
+        for note in result.notes:
+            console.print(f"[yellow]note[/]  {escape(note)}", highlight=False)
         word = "[green]verified[/]" if result.verified else "[red]not verified[/]"
         console.print(
             f"{word}  {escape(result.directory)}: {result.files_checked} files checked; decision in the record: "

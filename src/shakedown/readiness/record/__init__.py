@@ -11,8 +11,20 @@ directory, and no pickle anywhere. Records of older versions are upgraded, and s
 """
 
 from .document import LABELS, SCHEMA, FileEntry, Record
-from .reading import load
-from .sealing import seal, seal_of
+from .reading import NAME, load
+from .sealing import label_of, seal, seal_of
 from .verifying import Verification, verify
 
-__all__ = ["LABELS", "SCHEMA", "FileEntry", "Record", "Verification", "load", "seal", "seal_of", "verify"]
+__all__ = [
+    "LABELS",
+    "NAME",
+    "SCHEMA",
+    "FileEntry",
+    "Record",
+    "Verification",
+    "label_of",
+    "load",
+    "seal",
+    "seal_of",
+    "verify",
+]

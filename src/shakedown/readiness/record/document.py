@@ -10,9 +10,10 @@ Schema history:
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, with_config
+from typing_extensions import TypedDict  # what pydantic asks for below Python 3.12; it comes with pydantic
 
 from ..evidence import Frozen, RelativePath
 from ..judge.judgement import Judgement
@@ -28,6 +29,52 @@ LABELS: dict[str, str] = {
     "self-check": "Self-check: the CPU was compared with itself. This shows that the trial works, and says nothing of "
     "any device.",
 }
+
+
+_OPEN = ConfigDict(extra="allow")  # what a later trial says of itself besides is kept
+
+
+@with_config(_OPEN)
+class Trial(TypedDict):
+    """What was run."""
+
+    workload: Annotated[str, Field(description="Name of the workload.")]
+    workload_sha256: Annotated[str, Field(description="SHA-256 of its file.")]
+    target: Annotated[str, Field(description="Device that the modes ran on.")]
+    modes: list[str]
+    dtypes: Annotated[list[str], Field(description="Precisions.")]
+    cases: Annotated[list[str], Field(min_length=1, description="Plain cases, batch x length, in the order they ran.")]
+    varied: Annotated[dict[str, str], Field(description="Varied cases, each with the reason why it could not be made.")]
+    quick: NotRequired[Annotated[bool, Field(description="A first look, which claims nothing about speed.")]]
+    compiled_means: Annotated[str, Field(description="What compiled mode means on this target.")]
+    step_means: Annotated[str, Field(description="What is timed as one step, and how its end is awaited.")]
+    truth: Annotated[dict[str, Any], Field(description="What became of the float64 recomputation.")]
+
+
+class Identity(TypedDict):
+    """Who measured. Secrets in the environment were masked when it was captured."""
+
+    fixed: Annotated[dict[str, Any], Field(description="Equal in all evidence: host, versions, threads, environment.")]
+    cells: Annotated[dict[str, dict[str, Any]], Field(description="What differs by process, by cell.")]
+
+
+@with_config(_OPEN)
+class Snapshot(TypedDict):
+    """What every process started from: snapshot/snapshot.json."""
+
+    schema_version: str
+    workload: str
+    workload_sha256: str
+    dimensions: dict[str, Any]
+    seed: int
+    steps: Annotated[int, Field(ge=1, description="Batches kept for each case: steps 1 to this one.")]
+    cases: list[str]
+    reduction_lengths: Annotated[dict[str, int], Field(description="Terms in the longest sum of a step, by case.")]
+    parameters: Annotated[int, Field(description="Number of trainable and other parameters.")]
+    dropout_switched_off: Annotated[list[str], Field(description="Names of dropout modules that were set to zero.")]
+    optimizer: str
+    optimizer_groups: list[dict[str, Any]]
+    files: Annotated[dict[str, str], Field(description="SHA-256 of each file of the snapshot.")]
 
 
 class FileEntry(Frozen):
@@ -48,15 +95,9 @@ class Record(Frozen):
         "compared with itself. measurement: the named device was measured."
     )
     label_text: str = Field(description="The label as a sentence.")
-    trial: dict[str, Any] = Field(
-        description="What was run: workload by name and SHA-256, target, modes, precisions, cases, what compiled mode and a "
-        "step mean there, and what became of the float64 recomputation."
-    )
-    identity: dict[str, Any] = Field(
-        description="Who measured: `fixed` (host, versions, threads, environment) is equal in all evidence, `cells` holds "
-        "what differs by process. Secrets in the environment were masked when it was captured."
-    )
-    snapshot: dict[str, Any] = Field(description="The description of the snapshot that every process started from.")
+    trial: Trial
+    identity: Identity
+    snapshot: Snapshot
     snapshot_sha256: str = Field(description="SHA-256 of snapshot/snapshot.json, which all evidence names.")
     requirements: Requirements = Field(description="Every demand and tolerance, frozen before the first result.")
     requirements_sha256: str = Field(description="SHA-256 of requirements.json, which all evidence names.")

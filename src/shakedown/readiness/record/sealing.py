@@ -7,7 +7,7 @@ import hashlib
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import shakedown
 
@@ -18,16 +18,16 @@ from ..evidence import Evidence, untrusted
 from ..judge import decision
 from ..judge.results import Cell
 from . import reading
-from .document import LABELS, FileEntry, Label, Record
+from .document import LABELS, FileEntry, Identity, Label, Record, Trial
 
-_DERIVED = ("record.json", "report.")  # made from the record, or the record itself
+_DERIVED = ("record.json", "report.", "comparison.")  # made from the record, or the record itself
 _UNKEPT = ("cache", "scratch")
 
 
 def seal(root: Path, description: dict[str, Any], cells: list[Cell]) -> Record:
     """Judge the run in `root`, list its files, and write ``record.json``. Returns what a reader of it gets."""
     demand = requirements.unlock(root / "requirements.json")
-    label = _label(root, description["target"], cells)
+    label = label_of(root, description["target"], cells)
     judgement, vectors = decision.judge(root, cells, demand, rehearsal=label == "rehearsal")
     plain = {
         cell: {case: [dataclasses.asdict(v) for v in judged] for case, judged in cases.items()}
@@ -39,7 +39,7 @@ def seal(root: Path, description: dict[str, Any], cells: list[Cell]) -> Record:
         shakedown_version=shakedown.__version__,
         label=label,
         label_text=_on_purpose(root, cells) + LABELS[label],
-        trial=description,
+        trial=cast(Trial, description),
         identity=_identity(root, cells),
         snapshot=untrusted.read_json(root / "snapshot" / "snapshot.json"),
         snapshot_sha256=ev.sha256(root / "snapshot" / "snapshot.json"),
@@ -97,7 +97,7 @@ def evidence_of(root: Path, cells: list[Cell]) -> list[Evidence]:
     return found
 
 
-def _label(root: Path, target: str, cells: list[Cell]) -> Label:
+def label_of(root: Path, target: str, cells: list[Cell]) -> Label:
     """Rehearsal unless a process on `neuron` proved that another product answered: doubt never becomes a
     measurement.
     """
@@ -110,7 +110,7 @@ def _label(root: Path, target: str, cells: list[Cell]) -> Label:
     return "measurement" if families and families <= {"native", "legacy"} else "rehearsal"
 
 
-def _identity(root: Path, cells: list[Cell]) -> dict[str, Any]:
+def _identity(root: Path, cells: list[Cell]) -> Identity:
     """Host and versions, equal in all evidence (judgement refuses it otherwise), and what differs by cell."""
     found = evidence_of(root, cells)
     return {

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
+from typing_extensions import is_typeddict
 
 from ..judge.disposition import INCONCLUSIVE
 
@@ -19,7 +20,11 @@ Raw = dict[str, Any]
 def from_1(raw: Raw) -> Raw:
     """``/1`` judged numbers, paths and timings of single processes; later kinds of evidence did not exist."""
     absent: Raw = {"timings": [], "memory": [], "graphs": {}, "fusion": {}, "probes": [], "traces": {}, "findings": []}
-    return raw | {"schema_version": "shakedown.record/2", "judgement": absent | raw["judgement"]}
+    return raw | {
+        "schema_version": "shakedown.record/2",
+        "trial": {"varied": {}} | raw["trial"],
+        "judgement": absent | raw["judgement"],
+    }
 
 
 def from_2(raw: Raw) -> Raw:
@@ -69,6 +74,8 @@ def _missing(model: type[BaseModel], raw: Any, place: str) -> Iterator[str]:
 def _inside(annotation: Any, value: Any, place: str) -> Iterator[str]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield from _missing(annotation, value, f"{place}.")
+    elif is_typeddict(annotation) and isinstance(value, dict):
+        yield from (f"{place}.{name}" for name in annotation.__annotations__ if name not in value)
     elif get_origin(annotation) in (Union, types.UnionType):
         for member in get_args(annotation):
             yield from _inside(member, value, place)
