@@ -207,7 +207,7 @@ def test_the_template_holds_every_key_and_loads(tmp_path: Path) -> None:
     )
     known = {
         f"{section}.{key}"
-        for section, field in inputs.Inputs.model_fields.items()
+        for section, field in inputs.Costs.model_fields.items()
         if isinstance(field.default, inputs.Section)
         for key in type(field.default).model_fields
     }

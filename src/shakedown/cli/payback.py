@@ -13,7 +13,7 @@ from rich.markup import escape
 from .common import BAD_INPUT, FAILED, PASSED, fail
 
 if TYPE_CHECKING:
-    from shakedown.readiness.cost.payback import Line, Payback
+    from shakedown.readiness.cost.payback import Payback
 
 _RANGE = "6, 4..9 or 4..6..9."
 
@@ -122,7 +122,7 @@ def _print(result: Payback, console: Console) -> None:
     for line in result.lines:
         if line.amount is not None:
             console.print(f"  {line.name:24} {line.when:14} {figures(line.amount)}")
-            console.print(f"[dim]      {escape(_how(line))}[/]")
+            console.print(f"[dim]      {escape(line.how)}[/]")
     if result.not_given:
         console.print("[yellow]not given, and in no sum[/]")
     for line in result.lines:
@@ -150,12 +150,3 @@ def _print(result: Payback, console: Console) -> None:
     console.print(f"worked out on {result.made}, in {result.currency}; nothing is converted or discounted")
     colour = {"pays back": "green", "depends on the inputs": "yellow"}.get(result.verdict, "red")
     console.print(f"[bold {colour}]{escape(result.sentence)}[/]")
-
-
-def _how(line: Line) -> str:
-    """The formula, and where each input comes from."""
-    said = []
-    for used in line.inputs:
-        detail = ", ".join(str(part) for part in (used.said, used.date) if part)
-        said.append(f"{used.name} {used.value} ({used.source}{': ' + detail if detail else ''})")
-    return f"{line.formula}: {'; '.join(said)}"

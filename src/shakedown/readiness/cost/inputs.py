@@ -43,6 +43,8 @@ def quantity(value: Any, name: str) -> Quantity:
     """Read a value of a file. Raises :class:`BadInput`."""
     if isinstance(value, Quantity):
         return value
+    if isinstance(value, Mapping) and isinstance(value.get("value"), Mapping):  # as a record has it
+        return Quantity.model_validate(value)
     if not isinstance(value, Mapping):
         return Quantity(value=ranges.parse(value, name))
     known = {"value", "source", "date"}
@@ -125,7 +127,7 @@ class ParallelRun(Section):
 class Storage(Section):
     """Data, checkpoints and compiled programs that are kept in addition."""
 
-    gigabytes: Q = Field(default=None, description="Gigabytes kept in addition.", examples=["5000"])
+    gigabytes: Q = Field(default=None, description="Gigabytes that are kept in addition.", examples=["5000"])
     gigabyte_month: Q = Field(default=None, description="Price of a gigabyte for a month.", examples=["0.023"])
 
 
@@ -140,21 +142,21 @@ class Network(Section):
 class Observability(Section):
     """Dashboards, alerts and log storage for a second kind of machine."""
 
-    once: Q = Field(default=None, description="To set them up.", examples=["8000"])
-    monthly: Q = Field(default=None, description="Each month in addition.", examples=["600"])
+    once: Q = Field(default=None, description="What setting them up costs, once.", examples=["8000"])
+    monthly: Q = Field(default=None, description="What they cost each month in addition.", examples=["600"])
 
 
 class KernelUpkeep(Section):
     """The owner's time for kernels and work-arounds that only the new device needs."""
 
-    hours_per_month: Q = Field(default=None, description="Hours a month.", examples=["4..10..30"])
+    hours_per_month: Q = Field(default=None, description="Hours a month that its owner spends.", examples=["4..10..30"])
     rate: Q = Field(default=None, description="What such an hour costs; left out, `port.rate`.", examples=["150"])
 
 
-class Inputs(Frozen):
-    """The whole file."""
+class Costs(Frozen):
+    """What the migration costs and saves, for its payback; without [port] and [compute] there is none."""
 
-    currency: str = Field(default="USD", description="Three letters. Nothing is converted.")
+    currency: str = Field(default="USD", description="Three letters of the currency; nothing is converted.")
     horizon_months: int = Field(
         default=24, ge=1, le=600, description="Months after the switch by which it should have paid back."
     )
@@ -176,7 +178,7 @@ class Inputs(Frozen):
             raise ValueError(str(error).partition(": ")[2]) from None
 
 
-def load(path: Path | None, options: Mapping[str, Any]) -> Inputs:
+def load(path: Path | None, options: Mapping[str, Any]) -> Costs:
     """The file at `path`, if any, with `options` (``section.key`` or a key of the top) over it; None is no option.
 
     Raises:
@@ -199,7 +201,7 @@ def load(path: Path | None, options: Mapping[str, Any]) -> Inputs:
             raise BadInput(f"{path}: {section} is a table of its own, [{section}]")
         table[key] = value
     try:
-        return Inputs.model_validate(raw)
+        return Costs.model_validate(raw)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -217,7 +219,7 @@ def template(command: str) -> str:
         f"Run it with `shakedown payback --file THIS`. {ranges.MIDDLE_RULE}"
     )
     lines = [*_comment(intro), ""]
-    for name, field in Inputs.model_fields.items():
+    for name, field in Costs.model_fields.items():
         value = field.get_default()
         if not isinstance(value, Section):
             lines += [*_comment(field.description or ""), f"{name} = {value!r}".replace("'", '"'), ""]

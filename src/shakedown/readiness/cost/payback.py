@@ -16,7 +16,7 @@ from pydantic import Field
 from ..errors import BadInput
 from ..evidence import Frozen
 from . import ranges
-from .inputs import Inputs, Quantity
+from .inputs import Costs, Quantity
 from .ranges import ZERO, Range
 
 Verdict = Literal["no savings", "pays back", "depends on the inputs", "not within the horizon"]
@@ -63,6 +63,17 @@ class Line(Frozen):
     inputs: list[Used] = Field(default=[])
     missing: list[str] = Field(default=[])
 
+    @property
+    def how(self) -> str:
+        """The formula, and where each input comes from; or which were not given."""
+        if self.amount is None:
+            return f"missing: {', '.join(self.missing)}"
+        said = []
+        for used in self.inputs:
+            detail = ", ".join(str(part) for part in (used.said, used.date) if part)
+            said.append(f"{used.name} {used.value} ({used.source}{': ' + detail if detail else ''})")
+        return f"{self.formula}: {'; '.join(said)}"
+
 
 class Point(Frozen):
     """What has been saved less what has been paid, so many months after the switch. ``low`` is the unfavourable end."""
@@ -85,12 +96,12 @@ class Payback(Frozen):
     """The whole answer. ``saving`` is of the compute bill alone, ``net_saving`` less what is paid ``monthly`` in addition,
     of which None says that nothing was given.
 
-    ``months`` count from the switch, ``from_start`` from the first week of the port: its weeks and the parallel run lie
+    ``made`` is None in a record, whose own date it has. ``months`` count from the switch, ``from_start`` from the first week of the port: its weeks and the parallel run lie
     before the switch. ``not_given`` are the lines that nobody gave, which are in no sum.
     """
 
     schema_version: str = "shakedown.payback/1"
-    made: datetime.date
+    made: datetime.date | None
     currency: str
     horizon_months: int
     lines: list[Line]
@@ -109,35 +120,34 @@ class Payback(Frozen):
     rules: list[str]
 
 
-def payback(inputs: Inputs, today: datetime.date) -> Payback:
+def payback(costs: Costs, today: datetime.date | None) -> Payback:
     """Work out a payback. Raises :class:`BadInput` where a needed input is missing."""
-    missing = [f"{option} ({name})" for name, option in NEEDED if _get(inputs, name) is None]
-    if missing:
+    if missing := needed(costs):
         raise BadInput(f"not given: {', '.join(missing)}; `shakedown payback --init` writes a file to fill in")
-    lines = _lines(inputs)
+    lines = _lines(costs)
     once = _sum(lines, "once")
     monthly = _sum(lines, "monthly") if any(line.when == "monthly" and line.amount for line in lines) else None
-    saving = _needed(inputs, "compute.monthly_before") - _needed(inputs, "compute.monthly_after")
+    saving = _needed(costs, "compute.monthly_before") - _needed(costs, "compute.monthly_after")
     net = saving - monthly if monthly else saving
     months = Months(
         low=_months(once.low, net.high), likely=_months(once.likely, net.likely), high=_months(once.high, net.low)
     )
-    before_switch = _needed(inputs, "port.weeks")
-    parallel = inputs.parallel_run.months.value if inputs.parallel_run.months else ZERO
+    before_switch = _needed(costs, "port.weeks")
+    parallel = costs.parallel_run.months.value if costs.parallel_run.months else ZERO
     from_start = Months(
         low=_later(months.low, before_switch.low, parallel.low),
         likely=_later(months.likely, before_switch.likely, parallel.likely),
         high=_later(months.high, before_switch.high, parallel.high),
     )
-    curve = [_point(month, once, net) for month in range(inputs.horizon_months + 1)]
-    verdict, sentence = _verdict(months, net, inputs.horizon_months)
+    curve = [_point(month, once, net) for month in range(costs.horizon_months + 1)]
+    verdict, sentence = _verdict(months, net, costs.horizon_months)
     not_given = [line.name for line in lines if line.amount is None]
     if not_given:
         sentence += f"; not given, and not in it: {', '.join(not_given)}"
     return Payback(
         made=today,
-        currency=inputs.currency,
-        horizon_months=inputs.horizon_months,
+        currency=costs.currency,
+        horizon_months=costs.horizon_months,
         lines=lines,
         port_cost=next(line.amount for line in lines if line.name == "engineering" and line.amount),
         once=once,
@@ -155,15 +165,25 @@ def payback(inputs: Inputs, today: datetime.date) -> Payback:
     )
 
 
-def _lines(inputs: Inputs) -> list[Line]:
+def needed(costs: Costs) -> list[str]:
+    """What is missing for a payback, by option and key."""
+    return [f"{option} ({name})" for name, option in NEEDED if _get(costs, name) is None]
+
+
+def judged(costs: Costs) -> Payback | None:
+    """The payback that a record holds: a function of its requirements alone. None where they give no costs."""
+    return None if needed(costs) else payback(costs, None)
+
+
+def _lines(costs: Costs) -> list[Line]:
     """Every item, given or not, in the order in which it is read."""
     compile_hours: tuple[str, ...] = ("compilation.hours",)
     hours, divisor = "hours", 1
-    if inputs.compilation.hours is None and inputs.compilation.programs is not None:
+    if costs.compilation.hours is None and costs.compilation.programs is not None:
         compile_hours = ("compilation.programs", "compilation.seconds_per_program")
         hours, divisor = "programs x seconds_per_program / 3600", 3600
-    second = "parallel_run.monthly" if inputs.parallel_run.monthly else "compute.monthly_after"
-    upkeep = "kernel_upkeep.rate" if inputs.kernel_upkeep.rate else "port.rate"
+    second = "parallel_run.monthly" if costs.parallel_run.monthly else "compute.monthly_after"
+    upkeep = "kernel_upkeep.rate" if costs.kernel_upkeep.rate else "port.rate"
     products: list[tuple[str, Literal["once", "monthly"], str, tuple[str, ...], int]] = [
         (
             "engineering",
@@ -194,46 +214,46 @@ def _lines(inputs: Inputs) -> list[Line]:
         ("observability (monthly)", "monthly", "as given", ("observability.monthly",), 1),
         ("kernel upkeep", "monthly", f"hours_per_month x {upkeep}", ("kernel_upkeep.hours_per_month", upkeep), 1),
     ]
-    made = [_product(inputs, *one) for one in products]
+    made = [_product(costs, *one) for one in products]
     saved = Line(
         name="compute bill",
         when="saved monthly",
-        amount=_cents(_needed(inputs, "compute.monthly_before") - _needed(inputs, "compute.monthly_after")),
+        amount=_cents(_needed(costs, "compute.monthly_before") - _needed(costs, "compute.monthly_after")),
         formula="monthly_before - monthly_after",
-        inputs=[_used(inputs, name) for name in ("compute.monthly_before", "compute.monthly_after")],
+        inputs=[_used(costs, name) for name in ("compute.monthly_before", "compute.monthly_after")],
     )
     return [*made, saved]
 
 
 def _product(
-    inputs: Inputs, name: str, when: Literal["once", "monthly"], formula: str, factors: tuple[str, ...], divisor: int
+    costs: Costs, name: str, when: Literal["once", "monthly"], formula: str, factors: tuple[str, ...], divisor: int
 ) -> Line:
     """A line that is the product of its inputs; without an amount where one of them was not given."""
-    missing = [factor for factor in factors if _get(inputs, factor) is None]
+    missing = [factor for factor in factors if _get(costs, factor) is None]
     if missing:
         return Line(name=name, when=when, amount=None, formula=formula, missing=missing)
-    amount = _needed(inputs, factors[0])
+    amount = _needed(costs, factors[0])
     for factor in factors[1:]:
-        amount = amount * _needed(inputs, factor)
-    used = [_used(inputs, factor) for factor in factors]
+        amount = amount * _needed(costs, factor)
+    used = [_used(costs, factor) for factor in factors]
     return Line(name=name, when=when, amount=_cents(amount.over(divisor)), formula=formula, inputs=used)
 
 
-def _get(inputs: Inputs, name: str) -> Quantity | None:
+def _get(costs: Costs, name: str) -> Quantity | None:
     section, _, key = name.partition(".")
-    found = getattr(getattr(inputs, section), key)
+    found = getattr(getattr(costs, section), key)
     assert found is None or isinstance(found, Quantity)
     return found
 
 
-def _needed(inputs: Inputs, name: str) -> Range:
-    found = _get(inputs, name)
+def _needed(costs: Costs, name: str) -> Range:
+    found = _get(costs, name)
     assert found is not None, name
     return found.value
 
 
-def _used(inputs: Inputs, name: str) -> Used:
-    found = _get(inputs, name)
+def _used(costs: Costs, name: str) -> Used:
+    found = _get(costs, name)
     assert found is not None, name
     return Used(name=name, value=found.value.said(), source=found.source, said=found.said, date=found.date)
 
@@ -297,7 +317,7 @@ def _verdict(months: Months, net: Range, horizon: int) -> tuple[Verdict, str]:
     if within(months.likely):
         return (
             "depends on the inputs",
-            f"pays back in {in_months(months.likely)} months after the switch on the likely inputs, and {worst}: not "
+            f"pays back in {in_months(months.likely)} months after the switch on the likely costs, and {worst}: not "
             f"within {limit} on all of them",
         )
     if within(months.low):
