@@ -96,8 +96,9 @@ class Payback(Frozen):
     """The whole answer. ``saving`` is of the compute bill alone, ``net_saving`` less what is paid ``monthly`` in addition,
     of which None says that nothing was given.
 
-    ``made`` is None in a record, whose own date it has. ``months`` count from the switch, ``from_start`` from the first week of the port: its weeks and the parallel run lie
-    before the switch. ``not_given`` are the lines that nobody gave, which are in no sum.
+    ``months`` count from the switch, ``from_start`` from the first week of the port: its weeks and the parallel run lie
+    before the switch. ``not_given`` are the lines that nobody gave, which are in no sum. ``made`` is None in a record,
+    which has a date of its own.
     """
 
     schema_version: str = "shakedown.payback/1"
