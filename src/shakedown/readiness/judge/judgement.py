@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from ..cost.payback import Payback
 from ..evidence import Frozen
 from ..scan.results import Scan
 from .break_even import BreakEven
@@ -48,4 +49,5 @@ class Judgement(Frozen):
     projection: Projection | None = None  # of counted programs on a published instance; never a measurement
     break_even: list[BreakEven] = Field(default=[])
     shapes: ShapeLedger | None = None
+    payback: Payback | None = None  # of the costs that the requirements give; nothing of it is measured
     older: OlderVerdict | None = None  # only in records of versions that had no decision

@@ -6,7 +6,7 @@ from ..judge.amortise import Curve
 from ..judge.measured import PooledTiming
 from ..record import Record
 from ..scan.results import SEVERITIES
-from . import break_even, projection, shapes
+from . import break_even, payback, projection, shapes
 from .words import Pairs, Section, Table, cases, name_of, pairs, seconds, share, side_of, size
 
 LINES_SHOWN = 40  # operators of the attributed step, the slowest first
@@ -25,6 +25,7 @@ def sections(record: Record) -> list[Section]:
         shapes.section(record),
         _memory(record),
         projection.section(record),
+        payback.section(record),
         _probes(record),
         _profiles(record),
         _decisions(of),

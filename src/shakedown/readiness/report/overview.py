@@ -7,7 +7,7 @@ from collections import Counter
 from ..judge.measured import PooledTiming
 from ..judge.results import CaseResult, PathSummary
 from ..record import Record
-from . import break_even, projection
+from . import break_even, payback, projection
 from .words import (
     Pairs,
     Section,
@@ -41,6 +41,7 @@ def sections(record: Record) -> list[Section]:
         _steps(record),
         break_even.brief(record),
         projection.brief(record),
+        payback.brief(record),
         _findings(record, of),
         _open(record),
     ]

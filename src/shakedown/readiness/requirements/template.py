@@ -28,7 +28,8 @@ def defaults(workload: Workload) -> Requirements:
 
 
 def template(workload: Workload, command: str) -> str:
-    """TOML text that loads as :func:`defaults`: each key under its reason, lists without members as commented examples.
+    """TOML text that loads as :func:`defaults`: each key under its reason, lists without members and what has no default as
+    commented examples.
 
     `command` is how the file was made, for its first line.
     """
@@ -68,6 +69,8 @@ def _table(value: BaseModel, path: str, said: str | None = None) -> list[str]:
             parts = [part for key, member in held.items() for part in _table(member, f"{here}.{_key(key)}", "")]
             parts[0] = "\n".join([*_comment(field.description or ""), parts[0]])
             inner += parts
+        elif held is None:  # not given, which TOML has no word for
+            lines += [*_comment(field.description or ""), f"#{_key(name)} = {_value(_example(field))}"]
         else:
             lines += [*_comment(field.description or ""), f"{_key(name)} = {_value(held)}"]
     return ["\n".join(lines), *inner]
