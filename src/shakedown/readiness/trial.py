@@ -218,6 +218,7 @@ class Trial:
             shutil.rmtree(self.root / scratch, ignore_errors=True)
         sealed = record.seal(self.root, self._description(), self.cells)
         write_atomic(self.root / "report.md", report.markdown(sealed).encode())
+        write_atomic(self.root / "report.html", report.html(sealed, self.root).encode(errors="backslashreplace"))
         return sealed
 
     def _run_cells(self, cells: list[Cell]) -> None:

@@ -59,7 +59,7 @@ def terminal(record: Record, console: Console, out: str) -> None:
     lines += [f"[bold]change[/] {escape(f'{one.kind} {one.name}: {one.advice}')}" for one in made.changes]
     lines += [f"[bold]next[/] {escape(text)}" for text in made.next]
     console.print(Panel("\n".join(lines), title=f"Decision ({record.label})", border_style=colour))
-    for name, value in (("record", f"{out}/record.json"), ("report", f"{out}/report.md")):
+    for name, value in (("record", f"{out}/record.json"), ("report", f"{out}/report.html")):
         console.print(f"{name}  {escape(value)}", soft_wrap=True, highlight=False)
     console.print(f"check   shakedown verify {escape(out)}", soft_wrap=True, highlight=False)
     wrong = next((cell.cell for cell in record.judgement.cells if cell.verdict == "mismatch" and cell.cases), None)
