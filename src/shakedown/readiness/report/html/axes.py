@@ -98,7 +98,13 @@ def said(value: float | None, quantity: str) -> str:
     if not math.isfinite(value):
         return "not finite"
     if quantity == "share":
-        return f"{value:.3g}x" if abs(value) >= 10 else f"{value * 100:.3g}%"
+        return (
+            f"{value:,.3g}x".replace("e+0", "e")
+            if abs(value) >= 1e6
+            else f"{value:,.0f}x"
+            if abs(value) >= 10
+            else f"{value * 100:.3g}%"
+        )
     factor, name = unit_of(quantity, value)
     return f"{value / factor:.3g} {name}".strip() if name and abs(value / factor) < 1e4 else plain(value / factor)
 

@@ -17,6 +17,8 @@ from .axes import Scale, said
 from .svg import CHARACTER, SERIES, WIDTH, element, line, marker, shortened, text
 
 _ROW, _TOP, _AXIS = 26, 8, 44
+_BEYOND = 1000.0  # times the bound, the edge of a dot plot
+_BIN = 6  # pixels in which dots of a row are one
 _LONGEST = 38  # characters of a row's label
 
 
@@ -272,7 +274,10 @@ def dots(identity: str, title: str, rows: Sequence[Dots], axis: Axis, bound: flo
     """
     left = _label_width([row.label for row in rows])
     right = WIDTH - 70.0
-    scale = axes.logarithmic([v for row in rows for v in row.values] + [bound / 10, bound * 2], left + 46, right)
+    # Far beyond the bound, a hundredfold or a millionfold says the same; the dots below it are to be told apart.
+    most, least = bound * _BEYOND, bound / _BEYOND
+    near = [min(max(v, least), most) for row in rows for v in row.values if v is not None and v > 0]
+    scale = axes.logarithmic([*near, bound / 10, bound * 2], left + 46, right)
     bottom = _TOP + 22 + _ROW * len(rows)
     top = _TOP + 22
     at = scale(bound) or right
@@ -313,15 +318,13 @@ def _dots(row: Dots, scale: Scale, y: float, zero: float, beyond: float, bound: 
             seen[round(beyond), True] += 1
         else:
             place = scale(value)
-            seen[
-                round((zero if place is None else place) / 6) * 6 if value <= bound else round(place or beyond),
-                value > bound,
-            ] += 1
+            failed = value > bound
+            at = (beyond if failed else zero) if place is None else place
+            # Towards its own side of the bound, so that no dot seems to lie on the other.
+            seen[math.ceil(at / _BIN) * _BIN if failed else math.floor(at / _BIN) * _BIN, failed] += 1
     made = []
     for (x, failed), count in sorted(seen.items()):
-        label = f"{row.label}: {count} {'tensor' if count == 1 else 'tensors'}" + (
-            ", beyond the bound" if failed else ""
-        )
+        label = f"{row.label}: {count}{', beyond the bound' if failed else ''}"
         radius = min(3.0 + math.log2(count), 9.0)
         made.append(
             marker(float(x), y, 4 if failed else 0, "failed" if failed else "s0 dot", 5.0 if failed else radius, label)

@@ -32,14 +32,14 @@ document.addEventListener("DOMContentLoaded", () => {
   reveal();
 
   // A region that does not scroll is no stop for the keyboard.
-  const regions = all(".scroll");
-  const measure = () => regions.forEach((region) => {
-    const scrolls = region.scrollWidth > region.clientWidth + 1;
-    if (scrolls) region.tabIndex = 0; else region.removeAttribute("tabindex");
-  });
-  addEventListener("resize", measure);
-  document.addEventListener("toggle", measure, true);
-  measure();
+  const measure = (within) => {
+    const open = all(".scroll", within).filter((region) => !region.closest("details:not([open])"));
+    const scrolls = open.map((region) => region.scrollWidth > region.clientWidth + 1); // all reads, then all writes
+    open.forEach((region, i) => { if (scrolls[i]) region.tabIndex = 0; else region.removeAttribute("tabindex"); });
+  };
+  addEventListener("resize", () => measure(document));
+  document.addEventListener("toggle", (event) => measure(event.target), true);
+  measure(document);
 
   const form = document.getElementById("filters");
   const cells = all("#processes > details");

@@ -60,8 +60,9 @@ TOPICS = (
           ("What starting costs", "What a step costs", "Step times over all processes", "Start-up and first steps",
            "Cache states", "Later steps", "Profiles")),
     Topic("break-even", "Break-even", "When is a slow start paid for?",
-          ("What a step costs once its share of the start is added", "Break-even")),
-    Topic("shapes", "Shapes and buckets", "What do many lengths cost?", ("Shapes", "Shape ledger", "Buckets")),
+          ("When a slower start is paid for", "Break-even of each start",
+           "What a step costs once its share of the start is added")),
+    Topic("shapes", "Shapes and buckets", "What do many lengths cost?", ("Shapes of the traffic",)),
     Topic("memory", "Memory", "Does it fit?", ("Memory of a step",)),
     Topic("probes", "Neighbours and number formats", "What happens next to what was tried?",
           ("Neighbours and number formats",)),
@@ -150,19 +151,34 @@ def chapters(record: Record, files: Files, vectors: Vectors) -> list[Chapter]:
         "projection": planned.projection(record, files),
         "identity": [_shown(section) for section in _identity(record)],
     }
-    known = {title for topic in TOPICS for title in topic.sections}
+    placed: dict[str, list[tuple[int, Section]]] = {}
+    for section in sections:
+        if section.title not in _SAID_ABOVE:
+            topic_id, place = _place(section.title)
+            placed.setdefault(topic_id, []).append((place, section))
     made = []
     for topic in TOPICS:
-        own = [s for s in sections if s.title in topic.sections]
-        if topic.id == "more":
-            own = [s for s in sections if s.title not in known and s.title not in _SAID_ABOVE]
-        own.sort(key=lambda s: topic.sections.index(s.title) if s.title in topic.sections else 0)
+        own = [section for _, section in sorted(placed.get(topic.id, ()), key=lambda one: one[0])]
         parts: list[Part | Any] = [*drawn.get(topic.id, ()), *(_shown(section) for section in own)]
         if not parts and topic.id != "more":
             parts = [Missing(topic.title, "not measured")]
         if parts:
             made.append(Chapter(topic, parts))
     return made
+
+
+def _place(title: str) -> tuple[str, int]:
+    """Topic and place of a section: by the longest title that it begins with, since some end in a name."""
+    known = [
+        (name, topic.id, place)
+        for topic in TOPICS
+        for place, name in enumerate(topic.sections)
+        if title.startswith(name)
+    ]
+    if not known:
+        return "more", 0
+    _, topic_id, place = max(known, key=lambda one: len(one[0]))
+    return topic_id, place
 
 
 def _worst(vectors: Vectors) -> list[Shown]:
@@ -250,6 +266,8 @@ def inline(text: str) -> Markup:
     text = visible(text)
     if len(text) > CHARACTERS_SHOWN:
         text = f"{text[:CHARACTERS_SHOWN]} … and {len(text) - CHARACTERS_SHOWN:,} more characters in record.json"
+    if "`" not in text:
+        return escape(text)
     pieces = text.split("`")
     if len(pieces) % 2 == 0:  # a backtick without its partner is a backtick
         return escape(text)
