@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 from ...record import Record
 from .. import details, observed, overview, words
 from ..words import SEVERITY, Section, Table
-from . import figures, losses, matrix, planned
+from . import costs, figures, losses, matrix, planned
 from .excerpts import Excerpt, excerpts
 from .figures import Missing, Part
 from .files import Files
@@ -67,6 +67,7 @@ TOPICS = (
     Topic("probes", "Neighbours and number formats", "What happens next to what was tried?",
           ("Neighbours and number formats",)),
     Topic("projection", "Projection", "What could a published instance do at best?", ("Projection",)),
+    Topic("payback", "Payback", "What does moving cost, and when has it paid back?", ("Payback", "What the migration costs")),
     Topic("findings", "Findings", "What should a reader know?", ("Findings", "All findings", "Findings of the checks")),
     Topic("identity", "Identity", "What was compared, where, and with which versions?"),
     Topic("method", "How it was measured", "How was each number taken?", ("How it was measured",)),
@@ -149,6 +150,7 @@ def chapters(record: Record, files: Files, vectors: Vectors) -> list[Chapter]:
         "shapes": planned.shapes(record, files),
         "memory": figures.memory(record, files),
         "projection": planned.projection(record, files),
+        "payback": costs.payback(record, files),
         "identity": [_shown(section) for section in _identity(record)],
     }
     placed: dict[str, list[tuple[int, Section]]] = {}
