@@ -105,12 +105,17 @@ def plan(
         for case in shapes.varied:
             for mode in present:
                 add("variation", mode, dtype, [case], caches[0], note=case, reason=shapes.varied[case])
+    smallest = min(plain, key=_tokens)
     for dtype in dtypes:
+        if demand.parity.steps:
+            add("parity", "reference", dtype, [smallest], note="parity")
         for mode in present:
             if demand.variations.neighbours and mode != "adaptive":
                 add("probe", mode, dtype, [], note="probe")
             if demand.variations.restart:
                 add("restart", mode, dtype, plain[:1], note="restart")
+            if demand.parity.steps:
+                add("parity", mode, dtype, [smallest], note="parity")
             for cache in caches if trace else ():
                 add("trace", mode, dtype, plain[:1], cache, note="trace")
     for mode in modes:
@@ -127,6 +132,11 @@ def lacks(target: targets.Target, mode: str, demand: Requirements) -> str:
             "only: set workload.boundary to `forward and loss`"
         )
     return targets.lacks(target, mode)
+
+
+def _tokens(case: str) -> int:
+    parsed = Case.parse(case)
+    return parsed.size * parsed.length
 
 
 def cache_of(cell: Cell) -> str:

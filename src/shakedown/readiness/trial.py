@@ -87,7 +87,8 @@ def adjusted(demand: requirements.Requirements, quick: bool, timeout: float | No
         none = requirements.Variations(
             padding=False, noncontiguous=False, logging_every=0, hard_inputs=False, neighbours=False, restart=False
         )
-        demand = demand.model_copy(update={"timing": timing, "variations": none})
+        parity = demand.parity.model_copy(update={"steps": 0, "at": [], "tolerance": 0.0})
+        demand = demand.model_copy(update={"timing": timing, "variations": none, "parity": parity})
     return demand
 
 
@@ -239,7 +240,7 @@ class Trial:
             if cell.cache == "cold":
                 shutil.rmtree(cache, ignore_errors=True)  # left by a process that was interrupted
             cache.mkdir(parents=True, exist_ok=True)
-        roles = {"probe": ("probe",), "restart": RESTART_ROLES}.get(cell.kind, ("candidate",))
+        roles = {"probe": ("probe",), "restart": RESTART_ROLES, "parity": ("parity",)}.get(cell.kind, ("candidate",))
         seconds = 0.0
         for role in roles:
             ended = self._launch_cell(cell, role, cache)

@@ -31,7 +31,7 @@ RESTART_ROLES = ("restart_before", "restart_after")
 class Job:
     """What one child does, as the runner wrote it. Paths are relative to ``root``, the run's directory."""
 
-    role: str  # snapshot | candidate | truth | probe | restart_before | restart_after
+    role: str  # snapshot | candidate | truth | probe | restart_before | restart_after | parity
     root: str
     workload: dict[str, str]
     cell: str
@@ -77,6 +77,7 @@ def perform(job: Job, launch: float = 0.0, import_torch: float = 0.0) -> bool:
     spent before.
     """
     from . import candidate, evidence, restart, snapshot, targets, truth
+    from .parity import train
     from .probe import run as probe
 
     evidence.own()
@@ -87,6 +88,8 @@ def perform(job: Job, launch: float = 0.0, import_torch: float = 0.0) -> bool:
         restart.run(job)
     elif job.role == "probe":
         probe.run(job)
+    elif job.role == "parity":
+        train.run(job)
     elif job.role == "truth":
         return truth.recompute(job)
     else:

@@ -19,7 +19,7 @@ from .fusion import Fusion
 from .graphs import FullGraph, GraphRecord, Graphs
 from .identity import Fact, Family, Identity, Installation, Probe
 from .lines import FileLines, Lines
-from .losses import Losses, LossEvent, Nudge
+from .losses import Losses, LossEvent, LossRuns, Nudge
 from .memory import Memory, MemorySpan, Meter
 from .paths import PathRow, Paths
 from .probes import CallProbe, Canary, Comparison, Float64Tensor, OrderDependent, Probes, TaskScore
@@ -50,6 +50,7 @@ __all__ = [
     "Installation",
     "Lines",
     "LossEvent",
+    "LossRuns",
     "Losses",
     "Memory",
     "MemorySpan",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from .files import Frozen
 
 SCHEMA = "shakedown.losses/1"
+RUNS_SCHEMA = "shakedown.loss-runs/1"
 # reference: the CPU. repeat: the same again. twin: the same with every weight nudged. low: the CPU in the declared precision,
 # where the reference computes in a wider one. candidate: the target.
 LossRole = Literal["reference", "repeat", "twin", "low", "candidate"]
@@ -55,3 +56,16 @@ class Losses(Frozen):
     devices: list[str] = Field(default=[])
     samples_sha256: str = ""
     reason: str = ""
+
+
+class LossRuns(Frozen):
+    """The runs of one process of a trial: one on the target; on the CPU the reference, its repetition, the twins, and the run
+    in the declared precision where the reference computes in a wider one. ``identity`` is what must be equal in evidence
+    that is put together.
+    """
+
+    schema_version: str = RUNS_SCHEMA
+    identity: dict[str, Any]
+    snapshot_sha256: str
+    requirements_sha256: str
+    runs: list[Losses]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..requirements import Requirements
 from . import (
+    cache,
     decisions,
     fusion,
     graphs,
@@ -17,6 +18,7 @@ from . import (
     leftovers,
     memory,
     padding,
+    parity_cells,
     paths,
     probes,
     projection,
@@ -31,9 +33,11 @@ Check = Callable[[Path, list[Cell], Requirements], list[Finding]]
 
 CHECKS: tuple[Check, ...] = (
     restart.findings,
+    parity_cells.findings,
     leftovers.findings,
     timing.findings,
     memory.findings,
+    cache.findings,
     paths.findings,
     graphs.findings,
     fusion.findings,

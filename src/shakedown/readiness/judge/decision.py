@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from .. import evidence as ev
+from ..cost import payback
 from ..errors import EvidenceError
 from ..evidence import Identity
 from ..requirements import Requirements
@@ -21,6 +22,7 @@ from . import (
     graphs,
     identity,
     memory,
+    parity_cells,
     pooled,
     probes,
     projection,
@@ -74,9 +76,11 @@ def judge(
         traces=_traces(root, cells),
         scan=_scan(root, cells),
         findings=found_by_checks,
+        parity=parity_cells.results(root, cells, requirements),
         break_even=break_even.judge(groups, timings, requirements),
         shapes=ledger,
         projection=projection.judged(root, cells, requirements),
+        payback=payback.judged(requirements.costs),
     ), vectors
 
 

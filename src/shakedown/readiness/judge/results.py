@@ -28,8 +28,9 @@ class Outcome(Frozen):
 
 # What a process is for. sequence: all cases in order, each from the snapshot, so that reuse is seen. single: one case alone,
 # for a cold start of its own and as one more process of its timing. variation: one case that was changed. probe: single
-# operators near those of the workload. restart: training that was saved, ended and loaded. trace: profiled, never timed.
-Kind = Literal["sequence", "single", "variation", "probe", "restart", "trace"]
+# operators near those of the workload. restart: training that was saved, ended and loaded. parity: trained for many steps, for
+# its losses. trace: profiled, never timed.
+Kind = Literal["sequence", "single", "variation", "probe", "restart", "parity", "trace"]
 
 
 class Cell(Frozen):

@@ -17,7 +17,7 @@ from .results import CaseResult, Cell, CellResult, Decisions, TensorSummary, Ver
 
 Arrays = dict[str, np.ndarray]
 # Their evidence is judged by checks of their own; what a check finds turns "match" into "mismatch".
-UNCOMPARED = ("probe", "restart", "trace")
+UNCOMPARED = ("probe", "restart", "parity", "trace")
 
 
 @dataclass(frozen=True)
@@ -162,6 +162,12 @@ def structure(subject: Evidence, reference: Evidence | None, truth: Truth) -> li
             missing.setdefault(wanted.role, {})[wanted.name] = None
         elif mine.shape != wanted.shape:
             found.append(f"{wanted.role} {wanted.name} has shape {list(mine.shape)}, not {list(wanted.shape)}")
+    known = {(t.role, t.name) for t in truth.tensors}
+    extra = sorted({t.name for t in subject.tensors if t.role == "gradient" and ("gradient", t.name) not in known})
+    if extra:
+        found.append(
+            f"on the device alone {', '.join(extra)} have gradients of their own: a tied weight has come apart"
+        )
     for role, names in missing.items():
         found.append(f"the device made no {role} for {len(names)} tensors: {', '.join(names)}")
     if reference is not None:

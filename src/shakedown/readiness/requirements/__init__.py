@@ -14,6 +14,7 @@ from .model import (
     Variations,
 )
 from .numbers import Criterion, Numerics, Resampling, Run, Timing
+from .parity import Parity
 from .traffic import Traffic, copied
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Locked",
     "Numerics",
     "Operation",
+    "Parity",
     "Requirements",
     "Resampling",
     "Run",

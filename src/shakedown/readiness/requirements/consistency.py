@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable, Iterator
 
 from .. import projection
+from ..cost import payback
 from ..errors import BadInput
 from ..targets import MODES
 from ..workload import DTYPES, Case
@@ -23,6 +24,8 @@ def contradictions(demand: Requirements) -> Iterator[tuple[Place, str]]:
     yield from _traffic(demand)
     yield from _lists(demand)
     yield from _numbers(demand)
+    if demand.costs.model_fields_set & set(payback.SECTIONS) and (missing := payback.needed(demand.costs)):
+        yield ("costs",), f"a payback needs these too: {', '.join(missing)}"
     known = tuple(projection.load().instances)
     if demand.projection.instance and demand.projection.instance not in known:
         wrong = demand.projection.instance
@@ -139,6 +142,13 @@ def _numbers(demand: Requirements) -> Iterator[tuple[Place, str]]:
             yield here, f"class of tensor {role!r} is unknown; {_choose(role, ROLES)}"
     if demand.task.limit and not demand.task.function:
         yield ("task", "limit"), "a limit without task.function: name the function in the workload that it is for"
+    parity = demand.parity
+    if bool(parity.tolerance) != bool(parity.at):
+        given = "tolerance" if parity.tolerance else "at"
+        yield ("parity", given), "the plain rule is a tolerance at some steps: give both parity.tolerance and parity.at"
+    for number, step in enumerate(parity.at):
+        if not 1 <= step <= parity.steps:
+            yield ("parity", "at", number), f"step {step} is not among the {parity.steps} steps that are trained"
     timing, budgets = demand.timing, demand.budgets
     if timing.least_steps > timing.steps and "least_steps" in timing.model_fields_set:
         yield ("timing", "least_steps"), f"{timing.least_steps} is more than timing.steps = {timing.steps}"

@@ -10,7 +10,9 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
+from ..cost.inputs import Costs
 from .numbers import Frozen, Numerics, Resampling, Run, Timing
+from .parity import Parity
 from .traffic import Traffic
 
 SCHEMA = "shakedown.requirements/2"
@@ -232,8 +234,10 @@ class Requirements(Frozen):
     budgets: Budgets = Budgets()
     task: Task = Task()
     operation: Operation = Operation()
+    costs: Costs = Costs()
     projection: ProjectionDemand = ProjectionDemand()
     numerics: Numerics = Numerics()
+    parity: Parity = Parity()
     timing: Timing = Timing()
     resampling: Resampling = Resampling()
     run: Run = Run()
