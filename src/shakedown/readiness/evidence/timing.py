@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from .files import Frozen
+
+# Steps of one series, at most: finding its steady state takes memory with the square of them, and a record may be anybody's.
+LONGEST_SERIES = 5_000
 
 
 class StepSeries(Frozen):
@@ -16,7 +21,7 @@ class StepSeries(Frozen):
     the programs compiled or loaded in each step. None: not measured.
     """
 
-    seconds: list[float]
+    seconds: list[float] = Field(max_length=LONGEST_SERIES)
     compiles_during: int | None
     foreign_cores: float | None
     attempts: int

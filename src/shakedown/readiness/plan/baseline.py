@@ -73,6 +73,8 @@ class Component(Frozen):
 
 
 class Disagreement(Frozen):
+    """Where AWS's own pages say different things."""
+
     topic: str
     text: str
     sources: list[str]

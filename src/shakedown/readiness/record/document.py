@@ -36,7 +36,7 @@ _OPEN = ConfigDict(extra="allow")  # what a later trial says of itself besides i
 
 @with_config(_OPEN)
 class Trial(TypedDict):
-    """What was run."""
+    """What was run: the workload, where, and in which modes, precisions and cases."""
 
     workload: Annotated[str, Field(description="Name of the workload.")]
     workload_sha256: Annotated[str, Field(description="SHA-256 of its file.")]
@@ -104,8 +104,9 @@ class Record(Frozen):
     cells: list[Cell] = Field(description="The processes of the trial, in the order they ran, and what became of each.")
     judgement: Judgement = Field(description="All that follows from the evidence and the requirements.")
     files: dict[RelativePath, FileEntry] = Field(
+        json_schema_extra={"additionalProperties": False},
         description="Every file of the run's directory by path. Left out are this document, reports made from it, caches, "
-        "scratch folders and unfinished parts."
+        "scratch folders and unfinished parts.",
     )
     upgraded_from: str | None = Field(
         default=None, description="Schema version of the file that this was read from, where it was an older one."

@@ -7,6 +7,7 @@ import json
 import pkgutil
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,14 @@ _ELSEWHERE = (
     "record.document",
     "requirements.file",
     "scan.results",
+    "selftest.results",
     "state",
 )
 # Documents that are too small to have a version of their own: they belong to the record that names them.
 _UNVERSIONED: dict[str, type[BaseModel]] = {"outcome": Outcome, "failure": Failure, "self-test": SelfTest}
 
 
+@cache
 def documents() -> dict[str, type[BaseModel]]:
     """The model of every document that a trial leaves or a command prints, by name, sorted."""
     found = dict(_UNVERSIONED)

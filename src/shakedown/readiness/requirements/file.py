@@ -13,7 +13,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ..errors import BadInput, EvidenceError
-from ..evidence import sha256, write_atomic
+from ..evidence import sha256, untrusted, write_atomic
 from . import traffic
 from .consistency import contradictions
 from .model import SCHEMA, Requirements
@@ -211,7 +211,7 @@ def unlock(path: Path) -> Requirements:
 
 def _locked(path: Path) -> Locked:
     try:
-        return Locked.model_validate_json(path.read_text())
+        return Locked.model_validate(untrusted.read_json(path))
     except (OSError, ValueError) as error:
         raise EvidenceError(f"{path} is not a readable requirements lock: {str(error).splitlines()[0]}") from None
 

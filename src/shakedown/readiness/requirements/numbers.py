@@ -104,6 +104,7 @@ class Timing(Frozen):
     steps: int = Field(
         default=30,
         ge=1,
+        le=5_000,  # LONGEST_SERIES in evidence/timing.py
         description="Steps timed per case and process: enough for a median and its quartiles.",
     )
     processes: int = Field(
@@ -176,7 +177,12 @@ class Timing(Frozen):
 class Resampling(Frozen):
     """The interval of a median: processes are drawn again, then steps within them."""
 
-    draws: int = Field(default=2000, ge=100, description="Resamples; 2,000 fix the ends of an interval to about 1 %.")
+    draws: int = Field(
+        default=2000,
+        ge=100,
+        le=100_000,
+        description="Resamples; 2,000 fix the ends of an interval to about 1 %.",
+    )
     confidence: float = Field(
         default=0.95, gt=0.5, lt=1, description="Share of intervals that cover the truth in repeated trials."
     )
