@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
@@ -175,7 +176,7 @@ class Candidate:
         looks.settle()
         later_rows = self.counted(batches)
         looks.closer()
-        phases = self.phases(batches)
+        phases = self.phases(batches, looks.between)
         later = self.later_steps(batches)
         looks.finish()
         self.write(
@@ -190,6 +191,7 @@ class Candidate:
                 later_seconds=later_rows.seconds if observer.free else None,
                 attributed=looks.attributed,
                 attributed_seconds=looks.attributed_seconds,
+                unreported=dict(looks.unreported),
                 unobservable={str(kind): why for kind, why in observer.unobservable.items()},
             ),
             timings=evidence.Timings(
@@ -210,14 +212,15 @@ class Candidate:
         assert best is not None
         return best
 
-    def phases(self, batches: list[dict[str, Tensor]]) -> dict[str, list[float]]:
-        """Seconds of each phase in a few steps, completion awaited after each."""
+    def phases(self, batches: list[dict[str, Tensor]], between: Callable[[], None]) -> dict[str, list[float]]:
+        """Seconds of each phase in a few steps, completion awaited after each; `between` is called after a step."""
         found: dict[str, list[float]] = {}
         for batch in itertools.islice(itertools.cycle(batches), PHASE_STEPS):
             watch = timing.Stopwatch(self.wait)
             self.stepper.step(batch, self.timed_span(watch), log=self.logs)
             for phase, seconds in watch.seconds.items():
                 found.setdefault(phase, []).append(seconds)
+            between()
         return found
 
     def later_steps(self, batches: list[dict[str, Tensor]]) -> evidence.StepSeries:

@@ -6,6 +6,7 @@ programs are awaited there.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -28,6 +29,8 @@ class Looks:
         self.process, self.name, self.batches = process, name, batches
         self.attributed: list[evidence.PathRow] | None = None
         self.attributed_seconds: float | None = None
+        self.unreported: Mapping[str, int] = {}
+        self.memory: memory.Watch | None = None
 
     def _write(self, document: evidence.Frozen, kind: str) -> None:
         job = self.process.job
@@ -51,13 +54,13 @@ class Looks:
             return
         with process.observer.attributed(process.roots, self._standing()) as rows:
             self._step(process.observer.phase)
-        self.attributed, self.attributed_seconds = list(rows), rows.seconds
+        self.attributed, self.attributed_seconds, self.unreported = list(rows), rows.seconds, rows.unreported
         if process.graphs is not None:
             for _ in range(OBSERVED):
                 with process.graphs.step() as observed:
                     self._step(observed.span)
-        watch = memory.Watch(process.target, process.wait)
-        self._write(memory.of_steps(watch, self._step, self._overlapped, process.observer.phase), "memory")
+        self.memory = memory.Watch(process.target, process.wait)
+        memory.of_steps(self.memory, self._step, self._overlapped, process.observer.phase)
         if process.job.kind == "sequence" and process.job.cache != "warm" and not process.job.reference:
             self._write(self._programs(), "programs")
         if process.job.reference:
@@ -66,8 +69,15 @@ class Looks:
             process.lines = process.lines.merged(seen.document()) if process.lines else seen.document()
             evidence.write(process.lines, process.job.path("evidence", process.job.cell, "lines.json"))
 
+    def between(self) -> None:
+        """What is held after a step, where the next one has not begun."""
+        if self.memory is not None:
+            self.memory.read()
+
     def finish(self) -> None:
-        """What became of graphs in the whole case, its timed steps included: past a limit they ran eager as well."""
+        """Memory, and what became of graphs in the whole case, its timed steps included: past a limit they ran eager too."""
+        if self.memory is not None:
+            self._write(self.memory.document(), "memory")
         if self.process.graphs is not None:
             self._write(self.process.graphs.case(), "graphs")
 

@@ -119,13 +119,13 @@ def _follow(
         if shared is not None:
             capture.tensors |= shared.tensors
             capture.infos += shared.infos
-        elif number in (1, steps):
+        else:
             with torch.set_grad_enabled(optimizer is not None):
                 result = loaded.forward(model, _to_double(start.batches[shape][number - 1]))
                 outputs, loss = numerics.outputs_of(result, optimizer is not None)
                 if optimizer is not None and loss is not None:
                     loss.backward()
-            for output, value in outputs.items():
+            for output, value in outputs.items() if number in (1, steps) else ():
                 capture.keep(number, "output", output, value)
             if loss is not None:
                 capture.keep(number, "loss", "loss", loss)
@@ -144,11 +144,10 @@ def _follow(
             parameter.grad = gradient
         if optimizer is not None:
             optimizer.step()
-        if number in (1, steps):
-            for name, parameter in model.named_parameters():
-                capture.keep(number, "weight", name, parameter)
-            if optimizer is not None:
-                capture.state(number, model, optimizer)
+        for name, parameter in model.named_parameters():
+            capture.keep(number, "weight", name, parameter)
+        if optimizer is not None:
+            capture.state(number, model, optimizer)
     return capture
 
 

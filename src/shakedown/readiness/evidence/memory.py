@@ -31,10 +31,18 @@ class MemorySpan(Frozen):
     samples: int
 
 
+class Reading(Frozen):
+    """Bytes that were held after one more step, when nothing was left for the collector. None: not known."""
+
+    host: int | None
+    device: int | None
+
+
 class Memory(Frozen):
-    """Memory of single steps of one case, of which none is timed."""
+    """Memory of single steps of one case. ``readings`` follow some later steps, one after the other."""
 
     schema_version: str = MEMORY_SCHEMA
     host: Meter
     device: Meter
     spans: list[MemorySpan]
+    readings: list[Reading] = []

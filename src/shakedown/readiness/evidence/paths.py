@@ -34,7 +34,9 @@ class Paths(Frozen):
     and traced to lines of the workload, and which is slower for it. None = not observed, with the reason.
 
     ``later_seconds`` is the time of the later step where counting costs nothing, else None. ``unobservable`` has a reason
-    for each kind of observation that this target does not allow.
+    for each kind of observation that this target does not allow. ``unreported`` are operators that were called on tensors of
+    the device in the attributed step, and of which the device's own account says neither that they ran nor that they fell
+    back: how often, by name.
     """
 
     source: str
@@ -45,3 +47,4 @@ class Paths(Frozen):
     attributed: list[PathRow] | None = None
     attributed_seconds: float | None = None
     unobservable: dict[str, str] = Field(default={})
+    unreported: dict[str, int] = Field(default={})

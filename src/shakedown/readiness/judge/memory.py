@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -58,15 +59,46 @@ def _read(root: Path, cell: Cell, case: str) -> MemorySummary | str | None:
         return str(error)
 
 
+# What every one of several steps must leave behind before it is called a leak: a device keeps a few bytes for each new
+# number, and an allocator takes pages when it likes, but neither does so in step after step.
+_GROWS = {"device": 4 << 10, "host": 256 << 10}
+_LEAST_READINGS = 4
+
+
+def grows(document: Memory) -> list[tuple[str, str]]:
+    """Where memory grows with every step: ``device`` or ``host``, and a sentence."""
+    found = []
+    for where, least in _GROWS.items():
+        held = [one.device if where == "device" else one.host for one in document.readings]
+        known = [value for value in held if value is not None]
+        if len(known) < _LEAST_READINGS or len(known) < len(held):
+            continue
+        more = [after - before for before, after in pairwise(known)]
+        if min(more) >= least:
+            found.append(
+                (where, f"{len(known)} steps left {', '.join(f'{n / 2**10:.0f}' for n in more)} KiB behind each")
+            )
+    return found
+
+
 def findings(root: Path, cells: list[Cell], requirements: Requirements) -> list[Finding]:
-    """A step that needs more than the budget fails. A figure that is not a peak cannot show that it needs less."""
+    """A step that needs more than the budget fails. A figure that is not a peak cannot show that it needs less.
+
+    ``memory-grows(device)`` and ``memory-grows(host)`` where every step leaves something behind: a long run would end by it.
+    """
     limit = requirements.budgets.device_memory
     made = []
     for cell, case in _all(cells):
         found = _read(root, cell, case)
         if isinstance(found, str):
             made.append(Finding(word="untested(memory)", cell=cell.id, case=case, text=found, fails=False))
-        elif found is not None and limit and cell.mode != "reference":
+            continue
+        if found is None or cell.mode == "reference":
+            continue
+        for where, text in grows(ev.read(Memory, root / "evidence" / cell.id / f"{case}.memory.json")):
+            word = f"memory-grows({where})"
+            made.append(Finding(word=word, cell=cell.id, case=case, text=text, fails=True))
+        if limit:
             word, text, fails = _against(found, limit)
             if word:
                 made.append(Finding(word=word, cell=cell.id, case=case, text=text, fails=fails))

@@ -244,6 +244,13 @@ def _found_in(evidence: Evidence, cell: Cell, case: str, requirements: Requireme
         }[one.acceptance]
         text = f"{where}: {times}{lines}; {one.cause}: {one.reason}; {status}"
         said.append(Finding(word="fallback", cell=cell.id, case=case, text=text, fails=False))
+    if hidden := evidence.paths.unreported:
+        names = ", ".join(f"{name} ({_calls(n)})" for name, n in sorted(hidden.items()))
+        text = (
+            f"{names} in one step: called on tensors of the device, whose own account says neither that they ran there nor "
+            "that they fell back"
+        )
+        said.append(Finding(word="hidden-fallback", cell=cell.id, case=case, text=text, fails=True))
     share, limit = summary.on_host, requirements.budgets.fallback_share
     if share is not None and share.share is not None and share.share > limit:
         fails = share.certain is not None and share.certain > limit
@@ -271,7 +278,7 @@ def _in_words(share: HostShare) -> str:
 
 def findings(root: Path, cells: list[Cell], requirements: Requirements) -> list[Finding]:
     """``fallback``: what left the device and is not accepted, or is over its budget. ``fallback-bound``: operators on the
-    CPU take more of a step than the budget allows.
+    CPU take more of a step than the budget allows. ``hidden-fallback``: operators of which the device says nothing.
     """
     said: list[Finding] = []
     for cell in cells:

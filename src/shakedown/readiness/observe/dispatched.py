@@ -7,9 +7,10 @@ the device makes of it; and it sees operators on CPU tensors, of which the devic
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ class Rows(list[PathRow]):
     """Rows of one observed step, filled when its context closes, and the seconds it took (None where counting costs)."""
 
     seconds: float | None = None
+    unreported: Mapping[str, int] = MappingProxyType({})  # see evidence.Paths
 
 
 @dataclass
@@ -96,6 +98,7 @@ class Watcher(TorchDispatchMode):
     gives the time; without it nothing is timed. An operator on CPU tensors is timed by the processor time of its thread
     instead, which no busy machine makes longer, less that of the cheapest operator at the same moment: an optimizer has many
     that take less than being watched does. Another view of the same tensor is no operator here: nothing is computed.
+    `asked` gets the name of each operator that was called on the device's tensors.
     """
 
     def __init__(
@@ -107,8 +110,10 @@ class Watcher(TorchDispatchMode):
         clock: Callable[[], float] | None = None,
         *,
         host_only: bool = False,
+        asked: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__()
+        self.asked = asked
         self.book, self.device, self.phase, self.line, self.clock = book, device, phase, line, clock
         self.host_only = host_only
         self._scalar = torch.zeros((), device="cpu")
@@ -132,6 +137,8 @@ class Watcher(TorchDispatchMode):
         seconds = None
         if self.clock is not None:
             seconds = max(0.0, used - least) if host else self.clock() - start
+        if self.asked is not None and not host and self.device in {t.device.type for t in _tensors(result)} | given:
+            self.asked(qualified(func))
         if host or not self.host_only:
             self._enter(func, host, args, result, seconds)
         return result

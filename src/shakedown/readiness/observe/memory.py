@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from .. import targets
-from ..evidence.memory import OVERLAPPED, STEP, Memory, MemorySpan, Meter
+from ..evidence.memory import OVERLAPPED, STEP, Memory, MemorySpan, Meter, Reading
 
 _PROC = Path("/proc/self")
 _RESET_PEAK = "5"  # to clear_refs: the peak becomes what is resident now (proc(5), since Linux 4.0)
@@ -203,6 +203,7 @@ class Watch:
         self._wait = wait or (lambda: targets.wait(target))
         self._host, self._device = host_gauge(), device_gauge(target, module)
         self._spans: list[MemorySpan] = []
+        self._readings: list[Reading] = []
 
     @contextmanager
     def measure(self, name: str) -> Iterator[Callable[[], None]]:
@@ -237,9 +238,15 @@ class Watch:
             )
         )
 
+    def read(self) -> None:
+        """Look at what is held now, between two steps."""
+        gc.collect()
+        self._wait()
+        self._readings.append(Reading(host=self._host.now(), device=self._device.now()))
+
     def document(self) -> Memory:
         """What was measured so far."""
-        return Memory(host=self._host.meter, device=self._device.meter, spans=self._spans)
+        return Memory(host=self._host.meter, device=self._device.meter, spans=self._spans, readings=self._readings)
 
 
 Span = Callable[[str], AbstractContextManager[Any]]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
@@ -65,6 +66,7 @@ class DeviceEvents:
         self.target = target
         self.unobservable = targets.unobservable(target, "rehearsal")
         self._adaptive = bool(torch.neuron.adaptive.status()["enabled"])
+        self._uncounted = _uncounted()
 
     def phase(self, name: str) -> AbstractContextManager[Any]:
         return self.events.phase(name)
@@ -104,13 +106,34 @@ class DeviceEvents:
             elif getattr(last, "call", ("",))[0] == event.name:
                 book.add(last.call[1], 0, seconds)
 
-        host = Watcher(book, self.target.device, phase, lines.now, plain_clock, host_only=True)
+        asked: Counter[str] = Counter()
+        host = Watcher(
+            book, self.target.device, phase, lines.now, plain_clock, host_only=True, asked=lambda n: asked.update((n,))
+        )
         with kept_with_graph(), self.events.subscribe(happened), self.events.watch(called), host, timed(rows):
             yield rows
         rows += book.rows()
+        told = {row.name for row in rows if row.kind in ("execute", "fallback")}
+        counted = {name: n for name, n in asked.items() if name not in self._uncounted and _has_kernel(name)}
+        rows.unreported = {name: n for name, n in counted.items() if name not in told}
 
     def compiles(self) -> int | None:
         return sum(row["count"] for row in self.events.snapshot() if row["kind"] == "compile")
+
+
+def _uncounted() -> set[str]:
+    """Operators that the embedded device does not count: those that make, move or name memory, or run as several others."""
+    from shakedown.neuron import manual
+    from shakedown.neuron.lowering import registry
+
+    return {f"aten::{name}" for name in manual.names()} | {op.name() for op in registry.composites()}
+
+
+def _has_kernel(name: str) -> bool:
+    """Whether the device has a kernel of its own for an operator, and does not leave it to PyTorch to take it apart."""
+    import torch
+
+    return name.startswith("aten::") and bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, "PrivateUse1"))
 
 
 def _row(event: dict[str, Any]) -> PathRow:

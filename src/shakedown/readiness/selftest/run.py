@@ -131,11 +131,11 @@ def run(
         running = {pool.submit(work, one): one for one in waiting}
         for finished in as_completed(running):
             one = running[finished]
-            for tried in finished.result():
-                write(tried, _file(out, one, tried.dtype))
+            for result in finished.result():
+                write(result, _file(out, one, result.dtype))
             with lock:
                 done += 1
-            words = ", ".join(dict.fromkeys(tried.result for tried in finished.result()))
+            words = ", ".join(dict.fromkeys(result.result for result in finished.result()))
             left = (time.monotonic() - begun) / max(done - len(planned) + len(waiting), 1) * (len(planned) - done)
             progress(
                 f"{one.name}: {words} ({done} of {len(planned)}, about {left / 60:.0f} min left)", done / len(planned)

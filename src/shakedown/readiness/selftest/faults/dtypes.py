@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from ..fault import By, Recipe, fault
 from ..inject import Device
 
-_GROUP = "decisions and dtypes"
+_GROUP: Final = "decisions and dtypes"
 _FEW = {
     "variations.neighbours": "true",
     "variations.neighbour_operators": "8",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ..fault import By, Recipe, fault
 from ..inject import Device
 
-_GROUP = "time, memory, cache"
+_GROUP: Final = "time, memory, cache"
 _SERIES = Recipe(demand={"timing.steps": "24"})
 _WARM = Recipe("plain", cases=("4x6",), warm=True, share=False)
 _HELD: list[Any] = []

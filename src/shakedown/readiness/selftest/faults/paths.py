@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, Final
 
 from ..fault import By, Recipe, fault
 from ..inject import Device
 
-_GROUP = "paths and graphs"
+_GROUP: Final = "paths and graphs"
 _COMPILED = Recipe(modes=("compiled",))
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Any
+from typing import Any, Final
 
 from ..fault import By, Recipe, fault
 from ..inject import Device
 
-_GROUP = "process"
+_GROUP: Final = "process"
 _RESTART = Recipe(kinds=("restart",), demand={"variations.restart": "true"})
 
 
@@ -62,7 +62,7 @@ def _after(device: Device) -> bool:
 def optimizer_lost(device: Device) -> None:
     """After a restart the optimizer's state is empty."""
     if _after(device):
-        empty = {"state": {}}
+        empty: dict[str, Any] = {"state": {}}
         device.patch(
             "torch.optim.optimizer",
             "Optimizer.load_state_dict",
