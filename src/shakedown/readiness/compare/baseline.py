@@ -31,15 +31,15 @@ def checked(path: Path, planned: Planned, allow_different_workload: bool = False
             to leave out: every such cell would count as no longer tested.
     """
     found = opened(path)
-    known = found.trial
+    known = found.record.trial
     tested = [r for c, r in found.cells.values() if c.mode != "reference" and r.verdict != "untested"]
     if not tested:
         raise BadInput(
             f"the baseline {path} tested nothing on its target, so nothing could get worse; take another record"
         )
-    if known.target != planned.target:
+    if known["target"] != planned.target:
         raise BadInput(
-            f"the baseline {path} is of the target {known.target}, and this trial of {planned.target}: take a baseline of "
+            f"the baseline {path} is of the target {known['target']}, and this trial of {planned.target}: take a baseline of "
             "the same target, and `shakedown compare` for two targets"
         )
     problem = other_source(found, planned.workload, planned.workload_sha256)
@@ -48,15 +48,15 @@ def checked(path: Path, planned: Planned, allow_different_workload: bool = False
             f"the baseline {path} is of another workload: {problem}; make a new baseline with `shakedown run`, or give "
             f"{DIFFERENT} to have verdicts compared all the same"
         )
-    if planned.quick and not known.quick:
+    if planned.quick and not found.quick:
         raise BadInput(
             f"the baseline {path} is of a whole trial, and a quick one has fewer processes: run without --quick, or make a "
             "baseline with it"
         )
     for what, asked, had in (
-        ("mode", planned.modes, known.modes),
-        ("precision", planned.dtypes, known.dtypes),
-        ("case", planned.cases, [case.partition("#")[0] for case in known.cases]),
+        ("mode", planned.modes, known["modes"]),
+        ("precision", planned.dtypes, known["dtypes"]),
+        ("case", planned.cases, [case.partition("#")[0] for case in known["cases"]]),
     ):
         missing = [one for one in dict.fromkeys(had) if one not in set(asked)] if set(asked) else []
         if missing:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from statistics import median
 from typing import Any, Literal
 
 from ..errors import EvidenceError
+from ..evidence import untrusted
 from ..requirements import Numerics
 from .results import (
     Difference,
@@ -40,14 +40,14 @@ _LISTED = 40
 def identity(before: Opened, after: Opened) -> list[Difference]:
     """Every fact about host, software and settings that differs; those of single processes once for all that share it."""
     made = []
-    one, other = (flat(side.identity.fixed) for side in (before, after))
+    one, other = (flat(side.record.identity["fixed"]) for side in (before, after))
     for name in dict.fromkeys((*one, *other)):
         if one.get(name) != other.get(name):
             top = name.split(".")[0]
             group: Group = "host" if top in _HOST else "settings" if top in _SETTINGS else "software"
             made.append(Difference(group=group, name=name, before=one.get(name, ""), after=other.get(name, "")))
     where: dict[tuple[Group, str, str, str], list[str]] = {}
-    cells = (side.identity.cells for side in (before, after))
+    cells = (side.record.identity["cells"] for side in (before, after))
     first, second = cells
     common = [cell for cell in first if cell in second]
     for cell in common:
@@ -120,13 +120,16 @@ def _vectors(side: Opened) -> dict[tuple[str, str, str], float] | None:
     path = side.path("vectors.json")
     if path is None:
         return None
-    raw: dict[str, dict[str, list[dict[str, Any]]]] = json.loads(path.read_text())
-    return {
-        (cell, case, one["name"]): max(one["margin"], one["row_margin"] or 0.0)
-        for cell, cases in raw.items()
-        for case, judged in cases.items()
-        for one in judged
-    }
+    try:
+        raw: dict[str, dict[str, list[dict[str, Any]]]] = untrusted.read_json(path)
+        return {
+            (cell, case, one["name"]): max(float(one["margin"]), float(one["row_margin"] or 0.0))
+            for cell, cases in raw.items()
+            for case, judged in cases.items()
+            for one in judged
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise EvidenceError(f"{path} is not a readable list of tensors: {error}") from None
 
 
 # --- paths and graphs ---------------------------------------------------------------------------------------------------

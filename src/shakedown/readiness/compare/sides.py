@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel
 
 from .. import evidence as ev
 from ..errors import BadInput, EvidenceError, RecordError
@@ -20,49 +20,23 @@ _Document = TypeVar("_Document", bound=BaseModel)
 DIFFERENT = "--allow-different-workload"
 
 
-class _Trial(BaseModel):
-    """What a comparison needs of the record's ``trial``, which is an open table."""
-
-    model_config = ConfigDict(frozen=True, strict=True)
-    workload: str
-    workload_sha256: str
-    target: str
-    modes: list[str]
-    dtypes: list[str]
-    cases: list[str]
-    quick: bool = False
-
-
-class _Snapshot(BaseModel):
-    """The same of ``snapshot``: all but the files is compared as it is."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="allow")
-    files: dict[str, str]
-
-
-class _Identity(BaseModel):
-    """The same of ``identity``."""
-
-    model_config = ConfigDict(frozen=True, strict=True)
-    fixed: dict[str, Any]
-    cells: dict[str, dict[str, Any]]
-
-
 @dataclass(frozen=True)
 class Opened:
     """A sealed record and the directory that it lies in, which may hold nothing else."""
 
     root: Path
     record: Record
-    trial: _Trial
-    snapshot: _Snapshot
-    identity: _Identity
 
     @cached_property
     def cells(self) -> dict[str, tuple[Cell, CellResult]]:
         """Each process with its judgement."""
         of = self.record
         return {cell.id: (cell, result) for cell, result in zip(of.cells, of.judgement.cells, strict=True)}
+
+    @property
+    def quick(self) -> bool:
+        """Whether it was a first look; the first records did not say, and were none."""
+        return self.record.trial.get("quick", False)
 
     def path(self, name: str) -> Path | None:
         """A file of the run, if it is there. Raises :class:`EvidenceError` where it is not the one that was sealed."""
@@ -88,11 +62,11 @@ class Opened:
             shakedown_version=of.shakedown_version,
             label=of.label,
             upgraded_from=of.upgraded_from,
-            workload=self.trial.workload,
-            workload_sha256=self.trial.workload_sha256,
+            workload=of.trial["workload"],
+            workload_sha256=of.trial["workload_sha256"],
             snapshot_sha256=of.snapshot_sha256,
-            target=self.trial.target,
-            quick=self.trial.quick,
+            target=of.trial["target"],
+            quick=self.quick,
             disposition=of.judgement.decision.disposition,
             sentence=of.judgement.decision.sentence,
         )
@@ -119,15 +93,7 @@ def opened(path: Path) -> Opened:
     judged = [result.cell for result in record.judgement.cells]
     if judged != [cell.id for cell in record.cells] or len(set(judged)) != len(judged):
         raise BadInput(f"{name} is not a record of a trial: its processes and their verdicts do not belong together")
-    try:
-        trial, snapshot = _Trial.model_validate(record.trial), _Snapshot.model_validate(record.snapshot)
-        identity = _Identity.model_validate(record.identity)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise BadInput(
-            f"{name} is not a record of a trial: {error.title.strip('_').lower()}.{first['loc'][0]}: {first['msg']}"
-        ) from None
-    return Opened(root, record, trial, snapshot, identity)
+    return Opened(root, record)
 
 
 def unlike(before: Opened, after: Opened) -> str:
@@ -136,15 +102,15 @@ def unlike(before: Opened, after: Opened) -> str:
     The same file, the same weights, and the same batches in the cases that both have. A record that has a case more is
     about the same workload.
     """
-    found = other_source(before, after.trial.workload, after.trial.workload_sha256)
+    found = other_source(before, after.record.trial["workload"], after.record.trial["workload_sha256"])
     if found or before.record.snapshot_sha256 == after.record.snapshot_sha256:
         return found
-    one, other = before.snapshot, after.snapshot
+    one, other = before.record.snapshot, after.record.snapshot
     for name in ("seed", "dimensions", "optimizer", "optimizer_groups"):
-        if getattr(one, name, None) != getattr(other, name, None):
+        if one.get(name) != other.get(name):
             return f"they start from different snapshots: {name} is not the same"
     for file in ("weights.safetensors", "optimizer.safetensors"):
-        hashes = [side.files.get(file) for side in (one, other)]
+        hashes = [snapshot["files"].get(file) for snapshot in (one, other)]
         if None not in hashes and hashes[0] != hashes[1]:
             return f"they start from different snapshots: {file} is not the same"
     return _unlike_batches(before, after)
@@ -152,28 +118,29 @@ def unlike(before: Opened, after: Opened) -> str:
 
 def other_source(baseline: Opened, name: str, sha256: str) -> str:
     """Why the workload `name`, whose file hashes to `sha256`, is not that of `baseline`; empty when it is."""
-    known = baseline.trial
-    if known.workload_sha256 == sha256:
+    known = baseline.record.trial
+    if known["workload_sha256"] == sha256:
         return ""
-    if known.workload == name:
+    if known["workload"] == name:
         return f"the file of the workload {name} was changed between them"
-    return f"one is about {known.workload} and the other about {name}"
+    return f"one is about {known['workload']} and the other about {name}"
 
 
 def _unlike_batches(before: Opened, after: Opened) -> str:
     """Whether the batches of common cases and steps differ. Where their files are not both there, doubt refuses."""
     file = "batches.safetensors"
-    if before.snapshot.files.get(file) == after.snapshot.files.get(file):
+    if before.record.snapshot["files"].get(file) == after.record.snapshot["files"].get(file):
         return ""
     try:
         paths = [side.path(f"snapshot/{file}") for side in (before, after)]
-    except EvidenceError as error:
-        return str(error)
-    if paths[0] is None or paths[1] is None:
+        loaded = [ev.load_tensors(path) for path in paths if path]
+    except (EvidenceError, OSError, ValueError) as error:
+        return f"their batches cannot be compared: {error}"
+    if len(loaded) < 2:
         return (
             f"their cases differ, and without both snapshot/{file} it cannot be shown that common batches are the same"
         )
-    one, other = (ev.load_tensors(path) for path in paths if path)
+    one, other = loaded
     common = one.keys() & other.keys()
     different = sorted(key for key in common if not _equal(one[key], other[key]))
     if not common:

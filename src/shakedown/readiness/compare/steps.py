@@ -48,8 +48,8 @@ def never(before: Opened, after: Opened, differences: list[Difference], like: bo
     one, other = before.record, after.record
     if one.label != other.label:
         return f"not comparable: one record is a {one.label} and the other a {other.label}"
-    if before.trial.target != after.trial.target:
-        return f"not comparable: target differs ({before.trial.target} and {after.trial.target})"
+    if before.record.trial["target"] != after.record.trial["target"]:
+        return f"not comparable: target differs ({before.record.trial['target']} and {after.record.trial['target']})"
     if not like:
         return "not comparable: the workloads differ"
     if hosts := [difference.name for difference in differences if difference.group == "host"]:
@@ -88,7 +88,7 @@ def _compared(
     control: StepChange | None,
 ) -> StepChange:
     if change.before is None or change.after is None or refused:
-        return change.model_copy(update={"why": change.why or refused})
+        return change.model_copy(update={"why": refused or change.why})
     key = change.mode, change.dtype, change.case
     old, new = _series(before, key, demand), _series(after, key, demand)
     if old.why or new.why:

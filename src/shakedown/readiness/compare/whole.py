@@ -89,15 +89,15 @@ def _cautions(before: Opened, after: Opened, problem: str, changed: list[str], i
             said.append(f"the {name} record: {side.says_not_recorded}")
         if side.label_text != LABELS[side.label]:
             said.append(f"the {name} record is labelled: {side.label_text}")
-    if before.trial.target != after.trial.target:
-        said.append(f"the targets differ: {before.trial.target} before, {after.trial.target} after")
+    if before.record.trial["target"] != after.record.trial["target"]:
+        said.append(f"the targets differ: {before.record.trial['target']} before, {after.record.trial['target']} after")
     if changed:
         said.append(
             f"the requirements were changed ({len(changed)} {'key' if len(changed) == 1 else 'keys'}): each verdict was reached "
             "under its own record's, and a change of verdict counts as it stands under the new ones"
         )
-    if before.trial.quick != after.trial.quick:
-        quick, whole = ("first", "second") if before.trial.quick else ("second", "first")
+    if before.quick != after.quick:
+        quick, whole = ("first", "second") if before.quick else ("second", "first")
         said.append(f"the {quick} record is of a quick trial and the {whole} of a whole one, which has more processes")
     if any(difference.group == "host" for difference in identity):
         said.append("the hosts differ: no step time is divided by another")

@@ -1,0 +1,611 @@
+"""What changed between two records: every verdict that got lost is seen, and no time is divided that must not be."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from shakedown import cli
+from shakedown.readiness import compare, trial
+from shakedown.readiness import record as records
+from shakedown.readiness.compare import Comparison, Opened, verdicts
+from shakedown.readiness.errors import BadInput
+from shakedown.readiness.evidence import write_atomic
+from shakedown.readiness.judge.results import Outcome
+from shakedown.readiness.record import sealing
+from shakedown.readiness.report import comparison as page
+
+from .support import TINY, InProcess, quick
+
+CASE, EAGER, CPU = "2x8", "eager-float32-cold", "reference-float32"
+run = CliRunner()
+Edit = Callable[[dict[str, Any]], None]
+
+
+def demands(folder: Path) -> Path:
+    """Requirements of all trials here: fewer draws, since a hundred intervals are made."""
+    file = quick(folder)
+    file.write_text(file.read_text() + "[resampling]\ndraws = 300\n")
+    return file
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trial of one case in eager mode on the embedded device, and the CPU's."""
+    folder = tmp_path_factory.mktemp("base")
+    request = trial.Request(
+        str(TINY), folder / "run", "neuron", ("eager",), ("float32",), (CASE,), demands(folder), quick=True
+    )
+    trial.run(request, executor=InProcess())
+    return folder / "run"
+
+
+def edited(path: Path, edit: Edit) -> None:
+    raw = json.loads(path.read_text())
+    edit(raw)
+    path.write_text(json.dumps(raw))
+
+
+def judged_again(base: Path, out: Path, change: Callable[[Path], None] = lambda root: None) -> Path:
+    """A copy of the trial whose evidence `change` has altered, judged and sealed as any trial is."""
+    shutil.copytree(base, out)
+    change(out)
+    known = records.load(out)
+    records.seal(out, known.trial, known.cells)
+    return out
+
+
+def resealed(base: Path, out: Path, edit: Edit, keep: bool = True) -> Path:
+    """A copy whose record says something else under a seal that fits; without `keep`, of the record alone."""
+    if keep:
+        shutil.copytree(base, out)
+    else:
+        out.mkdir()
+    raw = json.loads((base / "record.json").read_text())
+    edit(raw)
+    raw["seal"] = sealing.digest(raw)
+    (out / "record.json").write_text(json.dumps(raw))
+    return out
+
+
+def compared(before: Path, after: Path, allow: bool = False) -> Comparison:
+    return compare.compare(compare.opened(before), compare.opened(after), allow)
+
+
+# --- verdicts -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_record_beside_itself_changes_nothing(base: Path) -> None:
+    found = compared(base, base)
+    assert (found.exit_code, found.regressions, found.verdicts, found.results) == (0, [], [], [])
+    assert (found.identity, found.requirements, found.tensors, found.findings) == ([], [], [], [])
+    assert found.unchanged == 2
+    assert found.same_workload
+
+
+@pytest.fixture(scope="module")
+def broken(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same trial on a device whose third gradient is wrong by half a per cent."""
+
+    class Wrong(InProcess):
+        def run(self, launch: Any) -> Outcome:
+            if launch.job.cell != EAGER:
+                return super().run(launch)
+            true = torch.optim.AdamW.step
+            with pytest.MonkeyPatch.context() as patch:
+
+                def step(optimizer: torch.optim.AdamW, *rest: Any) -> Any:
+                    optimizer.param_groups[0]["params"][2].grad.mul_(1.005)
+                    return true(optimizer, *rest)
+
+                patch.setattr(torch.optim.AdamW, "step", step)
+                return super().run(launch)
+
+    folder = tmp_path_factory.mktemp("broken")
+    request = trial.Request(
+        str(TINY), folder / "run", "neuron", ("eager",), ("float32",), (CASE,), demands(folder), quick=True
+    )
+    trial.run(request, executor=Wrong())
+    return folder / "run"
+
+
+def test_a_cell_that_matched_and_does_not_is_a_regression(base: Path, broken: Path) -> None:
+    found = compared(base, broken)
+    changed = {(one.cell, one.case): one for one in found.verdicts}
+    assert changed[EAGER, ""].change == changed[EAGER, CASE].change == "broken"
+    assert changed[EAGER, ""].regression
+    assert "state/norm.bias" in changed[EAGER, CASE].why
+    assert found.exit_code == 1
+    assert any(text.startswith(f"{EAGER} matched and is a mismatch now") for text in found.regressions)
+    results = {one.name: one for one in found.results}
+    assert results["disposition"].before == "suitable for the tested path"
+    assert results["disposition"].regression
+    assert (results["correctness"].before, results["correctness"].after) == ("met", "not met")
+    worst = next(one for one in found.margins if one.mode == "eager")
+    assert worst.before is not None
+    assert worst.after is not None
+    assert worst.before < 1 < worst.after
+    assert found.tensors[0].tensor.split("/")[1] == "state"
+    assert found.tensors[0].after > 1 > found.tensors[0].before
+
+
+def test_the_other_way_round_it_is_fixed(base: Path, broken: Path) -> None:
+    found = compared(broken, base)
+    assert {one.change for one in found.verdicts} == {"fixed"}
+    assert found.exit_code == 0
+
+
+def test_what_failed_before_is_shown_and_no_regression(broken: Path) -> None:
+    found = compared(broken, broken)
+    assert {one.change for one in found.verdicts} == {"still fails"}
+    assert found.exit_code == 0
+    assert "1 process failed before and still does" in page.headline(found)
+
+
+def test_what_was_tested_and_is_not_is_a_regression(base: Path, broken: Path, tmp_path: Path) -> None:
+    def remove(root: Path) -> None:
+        (root / "evidence" / EAGER / f"{CASE}.json").unlink()
+
+    def stopped(raw: dict[str, Any]) -> None:
+        cell = next(cell for cell in raw["cells"] if cell["id"] == EAGER)
+        cell["outcome"] |= {"status": "untested", "reason": "no such machine today"}
+
+    untested = resealed(base, tmp_path / "untested", stopped)
+    untested = judged_again(untested, tmp_path / "judged", remove)
+    found = compared(base, untested)
+    assert {one.change for one in found.verdicts} == {"no longer tested"}
+    assert f"{EAGER} matched and is not tested now: no such machine today" in found.regressions
+    again = compared(untested, base)
+    assert {one.change for one in again.verdicts} == {"newly tested"}
+    assert again.exit_code == 0
+    lost_failure = [one for one in compared(broken, untested).verdicts if one.cell == EAGER]
+    assert {one.change for one in lost_failure} == {"no longer tested"}
+    assert not any(one.regression for one in lost_failure)
+
+    def gone(raw: dict[str, Any]) -> None:
+        raw["cells"] = [cell for cell in raw["cells"] if cell["id"] != EAGER]
+        raw["judgement"]["cells"] = [cell for cell in raw["judgement"]["cells"] if cell["cell"] != EAGER]
+
+    smaller = compared(base, resealed(base, tmp_path / "gone", gone, keep=False))
+    assert f"{EAGER} matched and is not tested now: this record has no such process" in smaller.regressions
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "change"),
+    [
+        ("match", "match", None),
+        ("match", "crashed", "broken"),
+        ("match", "untested", "no longer tested"),
+        ("match", None, "no longer tested"),
+        ("mismatch", "timeout", "still fails"),
+        ("killed", "match", "fixed"),
+        ("untested", "match", "newly tested"),
+        (None, "mismatch", "fails now"),
+        ("untested", None, None),
+    ],
+)
+def test_what_becomes_of_a_verdict(before: Any, after: Any, change: str | None) -> None:
+    assert verdicts.kind_of(before, after) == change
+
+
+def test_findings_and_fallbacks_that_are_new_or_gone(base: Path, tmp_path: Path) -> None:
+    def falls_back(root: Path) -> None:
+        row = {"kind": "fallback", "name": "aten::gelu", "phase": "forward", "detail": "no lowering", "count": 1}
+
+        def edit(raw: dict[str, Any]) -> None:
+            for step in ("first_step", "later_step"):
+                raw["paths"][step].append(row | {"seconds": 0.001, "nbytes": 64, "where": "host"})
+
+        edited(root / "evidence" / EAGER / f"{CASE}.json", edit)
+
+    after = judged_again(base, tmp_path / "after", falls_back)
+    found = compared(base, after)
+    assert [(one.change, one.name, one.phase, one.modes) for one in found.fallbacks] == [
+        ("new", "aten::gelu", "forward", ["eager"])
+    ]
+    new = [one for one in found.findings if one.change == "new"]
+    assert any("fallback" in one.word and one.where == [f"{EAGER} {CASE}"] for one in new)
+    assert next(one for one in found.results if one.name == "execution path").regression
+    assert found.exit_code == 1
+    back = compared(after, base)
+    assert [one.change for one in back.fallbacks] == ["gone"]
+    assert {one.change for one in back.findings} == {"gone"}
+    effect = compare.effect(after, base)
+    assert (effect.fallbacks_before, effect.fallbacks_after, effect.problem) == (1, 0, "")
+
+
+def test_graphs_that_differ_are_counted(base: Path, tmp_path: Path) -> None:
+    problem = {"kind": "capture", "cause": "host read", "text": "item()", "place": "tiny.py:30", "count": 2}
+    summary = {
+        "captured": 1,
+        "graph_runs": 4,
+        "compiled_again": 0,
+        "ran_eager": 0,
+        "whole": True,
+        "whole_reason": "",
+        "full_graph": None,
+        "share_outside": None,
+        "operators_outside": {},
+        "problems": [],
+        "ledger": [],
+    }
+    sides = []
+    for name, changed in (("one", {}), ("other", {"problems": [problem], "compiled_again": 3})):
+        sides.append(
+            resealed(
+                base,
+                tmp_path / name,
+                lambda raw, changed=changed: raw["judgement"].update(graphs={EAGER: summary | changed}),
+                keep=False,
+            )
+        )
+    found = compared(*sides)
+    assert {one.what: (one.before, one.after) for one in found.graphs} == {
+        "graph breaks": (0, 2),
+        "compiled again": (0, 3),
+    }
+    assert compare.effect(*sides).graph_breaks_after == 2
+
+
+# --- what may be compared -----------------------------------------------------------------------------------------------
+
+
+def test_a_changed_workload_is_refused_and_labelled_when_allowed(base: Path, tmp_path: Path) -> None:
+    other = resealed(base, tmp_path / "other", lambda raw: raw["trial"].update(workload_sha256="0" * 64), keep=False)
+    done = run.invoke(cli.app, ["compare", str(base), str(other)])
+    assert done.exit_code == 2
+    assert done.stderr.count("\n") == 1
+    assert "the file of the workload tiny was changed" in done.stderr
+    assert "--allow-different-workload" in done.stderr
+    found = compared(base, other, allow=True)
+    assert not found.same_workload
+    assert found.cautions[0].startswith("DIFFERENT WORKLOADS")
+    assert all(one.ratio is None and "workloads differ" in one.why for one in found.steps)
+    effect = compare.effect(base, other)
+    assert "was changed" in effect.problem
+    assert effect.steps == []
+
+
+def test_weights_and_batches_must_be_the_same(base: Path, tmp_path: Path) -> None:
+    def weights(raw: dict[str, Any]) -> None:
+        raw["snapshot_sha256"] = "1" * 64
+        raw["snapshot"]["files"]["weights.safetensors"] = "1" * 64
+
+    def batches(raw: dict[str, Any]) -> None:
+        raw["snapshot_sha256"] = "1" * 64
+        raw["snapshot"]["files"]["batches.safetensors"] = "1" * 64
+
+    with pytest.raises(BadInput, match="weights.safetensors is not the same"):
+        compared(base, resealed(base, tmp_path / "weights", weights, keep=False))
+    with pytest.raises(BadInput, match="cannot be shown that common batches are the same"):
+        compared(base, resealed(base, tmp_path / "batches", batches, keep=False))
+
+
+def test_a_record_with_one_case_more_is_of_the_same_workload(base: Path, tmp_path: Path) -> None:
+    request = trial.Request(
+        str(TINY), tmp_path / "run", "neuron", ("eager",), ("float32",), (CASE, "1x4"), demands(tmp_path), quick=True
+    )
+    running = trial.Trial(trial.check(request), lambda what, share: None, InProcess())
+    running.prepare()
+    running.cells = running.cells[:1]
+    running.references()
+    running.truth()
+    running.finish()
+    found = compared(base, tmp_path / "run")
+    assert found.same_workload
+    assert {(one.cell, one.case): one.change for one in found.verdicts} == {
+        (CPU, "1x4"): "newly tested",
+        (EAGER, ""): "no longer tested",
+    }
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda root: shutil.rmtree(root), "there is no record"),
+        (lambda root: (root / "record.json").write_text("{"), "is not a record"),
+        (lambda root: edited(root / "record.json", lambda raw: raw.update(label="measurement")), "after it was sealed"),
+    ],
+)
+def test_a_record_that_cannot_be_trusted_is_bad_input(
+    base: Path, tmp_path: Path, make: Callable[[Path], Any], words: str
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    shutil.copyfile(base / "record.json", other / "record.json")
+    make(other)
+    done = run.invoke(cli.app, ["compare", str(base), str(other), "--json"])
+    assert done.exit_code == 2
+    assert words in json.loads(done.stdout)["error"]
+
+
+def test_a_sealed_record_whose_parts_do_not_fit_is_bad_input(base: Path, tmp_path: Path) -> None:
+    odd = resealed(base, tmp_path / "odd", lambda raw: raw.update(cells=raw["cells"][:1]), keep=False)
+    with pytest.raises(BadInput, match="processes and their verdicts do not belong together"):
+        compare.opened(odd)
+
+
+def test_changed_requirements_are_said(base: Path, tmp_path: Path) -> None:
+    after = resealed(
+        base, tmp_path / "after", lambda raw: raw["requirements"]["numerics"].update(rounding_factor=8.0), keep=False
+    )
+    found = compared(base, after)
+    assert found.requirements == ["numerics.rounding_factor: 4.0 -> 8.0"]
+    assert any("requirements were changed (1 key)" in text for text in found.cautions)
+
+
+def test_identity_says_what_is_the_point_and_what_forbids_a_ratio(base: Path, tmp_path: Path) -> None:
+    def elsewhere(raw: dict[str, Any]) -> None:
+        raw["identity"]["fixed"] |= {"host": "another", "torch": "9.9"}
+        raw["identity"]["cells"][EAGER]["profile"] = {"name": "strict"}
+
+    found = compared(base, resealed(base, tmp_path / "after", elsewhere))
+    assert {(one.group, one.name) for one in found.identity} == {
+        ("host", "host"),
+        ("software", "torch"),
+        ("settings", f"profile.name ({EAGER})"),
+    }
+    assert all(one.ratio is None for one in found.steps)
+
+
+# --- times --------------------------------------------------------------------------------------------------------------
+
+
+def timed(base: Path, out: Path, cpu: float, eager: float, processes: int = 5) -> Path:
+    """A trial whose steps take about so many seconds, in so many processes a side."""
+
+    def change(root: Path) -> None:
+        known = records.load(root)
+        cells = []
+        for number in range(processes):
+            for cell in known.cells:
+                level = cpu if cell.id == CPU else eager
+                name = cell.id if not number else f"{cell.mode}-float32-{CASE}-{number}"
+                folder = root / "evidence" / name
+                if number:
+                    shutil.copytree(root / "evidence" / cell.id, folder)
+                noise = np.random.default_rng(number + 10 * len(cell.mode)).standard_normal(30)
+                later = {
+                    "seconds": list(level * (1 + 0.02 * noise)),
+                    "compiles_during": 0,
+                    "foreign_cores": 0.0,
+                    "attempts": 1,
+                    "started": 1000.0 * number,
+                    "dispatched": None,
+                    "compiles": [0] * 30,
+                }
+
+                def edit(raw: dict[str, Any], name: str = name, later: dict[str, Any] = later) -> None:
+                    raw["cell"] = name
+                    raw["timings"]["later"] = later
+
+                edited(folder / f"{CASE}.json", edit)
+                edited(folder / "self-test.json", lambda raw: raw.update(passed=True, reason=""))
+                cells.append(cell.model_copy(update={"id": name, "kind": "single" if number else "sequence"}))
+        records.seal(root, known.trial, cells)
+
+    return judged_again(base, out, change)
+
+
+@pytest.fixture(scope="module")
+def even(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return timed(base, tmp_path_factory.mktemp("even") / "run", cpu=0.010, eager=0.020)
+
+
+def steps(before: Path, after: Path) -> dict[str, Any]:
+    return {one.mode: one for one in compared(before, after).steps}
+
+
+def test_a_step_that_takes_longer_on_the_same_machine_is_claimed(base: Path, even: Path, tmp_path: Path) -> None:
+    slow = timed(base, tmp_path / "slow", cpu=0.010, eager=0.030)
+    one = steps(even, slow)["eager"]
+    assert one.claim == "slower"
+    assert one.ratio == pytest.approx(1.5, rel=0.02)
+    assert one.interval.low < 1.5 < one.interval.high
+    assert one.saving == pytest.approx(-0.010, rel=0.1)
+    assert one.saving_interval.high < 0
+    assert (one.kind_before, one.kind_after) == ("rehearsal", "rehearsal")
+    back = steps(slow, even)["eager"]
+    assert (back.claim, back.processes) == ("faster", 5)
+    assert back.ratio == pytest.approx(1 / 1.5, rel=0.02)
+    assert compared(even, slow).exit_code == 0  # a time is no verdict
+    assert compare.effect(even, slow).steps == compared(even, slow).steps
+
+
+def test_a_machine_that_became_slower_is_not_taken_for_the_device(base: Path, even: Path, tmp_path: Path) -> None:
+    found = steps(even, timed(base, tmp_path / "slow", cpu=0.015, eager=0.030))
+    assert found["eager"].claim == "none"
+    assert "the CPU's own step changed by +50%" in found["eager"].why
+    assert "control" in found["reference"].why
+
+
+def test_a_small_change_is_no_claim_between_records(base: Path, even: Path, tmp_path: Path) -> None:
+    one = steps(even, timed(base, tmp_path / "near", cpu=0.010, eager=0.0216))["eager"]
+    assert one.interval.low > 1  # within one trial that would do
+    assert one.claim == "none"
+    assert "did not take turns" in one.why
+
+
+def test_few_processes_are_no_claim(base: Path, even: Path, tmp_path: Path) -> None:
+    one = steps(even, timed(base, tmp_path / "few", cpu=0.010, eager=0.040, processes=2))["eager"]
+    assert (one.claim, one.processes) == ("none", 2)
+    assert "2 processes a side, and 5 are needed" in one.why
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (lambda raw: raw["identity"]["fixed"].update(cpu="another"), "host differs (cpu)"),
+        (lambda raw: raw.update(label="measurement"), "one record is a rehearsal and the other a measurement"),
+        (lambda raw: raw["trial"].update(target="cuda"), "target differs"),
+    ],
+)
+def test_times_that_must_not_be_divided_are_not(even: Path, tmp_path: Path, edit: Edit, words: str) -> None:
+    found = compared(even, resealed(even, tmp_path / "other", edit))
+    for one in found.steps:
+        assert (one.ratio, one.interval, one.saving, one.claim) == (None, None, None, "none")
+        assert words in one.why
+        assert one.before == one.after is not None  # side by side all the same
+
+
+def test_step_times_are_read_from_sealed_evidence_only(even: Path, tmp_path: Path) -> None:
+    alone = resealed(even, tmp_path / "alone", lambda raw: None, keep=False)
+    assert "not beside" in steps(even, alone)["eager"].why
+    changed = Path(shutil.copytree(even, tmp_path / "changed"))
+    edited(changed / "evidence" / EAGER / f"{CASE}.json", lambda raw: raw["timings"]["later"].update(attempts=2))
+    assert "not the file that the record was sealed with" in steps(even, changed)["eager"].why
+
+
+# --- words --------------------------------------------------------------------------------------------------------------
+
+
+def test_markdown_holds_together_whatever_the_record_says(base: Path, tmp_path: Path) -> None:
+    nasty = "a | b\nc <script> \x1b[31m"
+
+    def edit(raw: dict[str, Any]) -> None:
+        raw["judgement"]["findings"].append({"word": "odd", "cell": EAGER, "case": "", "text": nasty, "fails": False})
+
+    after = resealed(base, tmp_path / "after", edit, keep=False)
+    done = run.invoke(cli.app, ["compare", str(base), str(after), "--markdown"])
+    assert done.exit_code == 0, done.output
+    rows = [line for line in done.stdout.splitlines() if line.startswith("|")]
+    assert any("odd" in row and r"a \| b c" in row for row in rows)
+    assert "\x1b" not in done.stdout
+    assert "rehearsal" in done.stdout.splitlines()[0]
+
+
+def test_json_is_the_whole_comparison(base: Path, broken: Path) -> None:
+    done = run.invoke(cli.app, ["compare", str(base), str(broken / "record.json"), "--json"])
+    assert done.exit_code == 1
+    assert Comparison.model_validate_json(done.stdout) == compared(base, broken)
+    assert run.invoke(cli.app, ["compare", str(base), str(base), "--json", "--markdown"]).exit_code == 2
+
+
+# --- baselines ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "LocalProcesses", InProcess)
+
+
+def options(folder: Path, *more: str) -> list[str]:
+    asked = [
+        "--modes",
+        "eager",
+        "--dtype",
+        "float32",
+        "--case",
+        CASE,
+        "--quick",
+        "--requirements",
+        str(demands(folder)),
+    ]
+    return ["run", str(TINY), *asked, *more]
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_run_against_a_baseline_fails_by_what_got_worse_alone(base: Path, broken: Path, tmp_path: Path) -> None:
+    done = run.invoke(cli.app, options(tmp_path, "--out", str(tmp_path / "run"), "--baseline", str(base)))
+    assert done.exit_code == 0, done.output
+    assert "No regression" in done.stdout
+    kept = Comparison.model_validate_json((tmp_path / "run" / "comparison.json").read_text())
+    assert kept.before.seal == records.load(base).seal
+    assert (tmp_path / "run" / "comparison.md").read_text().startswith("# Comparison")
+    assert records.verify(tmp_path / "run").problems == []
+
+
+def test_the_exit_code_of_a_run_is_that_of_its_comparison(
+    base: Path, broken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready: list[Path] = []
+
+    def known(request: trial.Request, show: Any) -> Any:
+        ready.append(Path(shutil.copytree(broken, request.out)))
+        return records.load(request.out)
+
+    monkeypatch.setattr(trial, "run", known)
+    for baseline, code, words in ((base, 1, "regression"), (broken, 0, "still does")):
+        out = tmp_path / f"run{code}"
+        done = run.invoke(cli.app, options(tmp_path, "--out", str(out), "--baseline", str(baseline)))
+        assert done.exit_code == code, done.output
+        assert words in " ".join(done.stdout.split())
+    done = run.invoke(cli.app, options(tmp_path, "--out", str(tmp_path / "j"), "--baseline", str(base), "--json"))
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["seal"] == records.load(broken).seal
+    assert "comparison.md" in done.stderr
+    assert len(ready) == 3
+
+
+def test_a_baseline_is_checked_before_anything_runs(base: Path, tmp_path: Path) -> None:
+    def nothing(raw: dict[str, Any]) -> None:
+        for result in raw["judgement"]["cells"]:
+            result["verdict"] = "untested"
+
+    def whole(raw: dict[str, Any]) -> None:
+        raw["trial"]["quick"] = False
+
+    changed = {
+        "workload": lambda raw: raw["trial"].update(workload_sha256="0" * 64),
+        "nothing": nothing,
+        "whole": whole,
+        "target": lambda raw: raw["trial"].update(target="cuda"),
+        "mode": lambda raw: raw["trial"].update(modes=["eager", "compiled"]),
+        "case": lambda raw: raw["trial"].update(cases=[CASE, "4x8", "4x8#2"]),
+    }
+    words = {
+        "workload": "the file of the workload tiny was changed",
+        "nothing": "tested nothing",
+        "whole": "without --quick",
+        "target": "of the target cuda",
+        "mode": "the mode compiled",
+        "case": "the case 4x8, which",
+        "missing": "there is no record",
+    }
+    for name, said in words.items():
+        baseline = tmp_path / name
+        if name in changed:
+            resealed(base, baseline, changed[name], keep=False)
+        done = run.invoke(cli.app, options(tmp_path, "--out", str(tmp_path / "run"), "--baseline", str(baseline)))
+        assert (done.exit_code, said in done.stderr) == (2, True), (name, done.output)
+        assert not (tmp_path / "run").exists()
+    done = run.invoke(cli.app, options(tmp_path, "--out", str(tmp_path / "run"), "--allow-different-workload"))
+    assert done.exit_code == 2
+    assert "--baseline" in done.stderr
+
+
+def test_resume_takes_a_baseline_too(base: Path, tmp_path: Path) -> None:
+    request = trial.Request(
+        str(TINY), tmp_path / "run", "neuron", ("eager",), ("float32",), (CASE,), demands(tmp_path), quick=True
+    )
+    running = trial.Trial(trial.check(request), lambda what, share: None, InProcess())
+    running.prepare()
+    other = resealed(base, tmp_path / "other", lambda raw: raw["trial"].update(workload="cnn"), keep=False)
+    edited(other / "record.json", lambda raw: raw["trial"].update(workload_sha256="0" * 64))
+    edited(other / "record.json", lambda raw: raw.update(seal=sealing.digest(raw)))
+    done = run.invoke(cli.app, ["resume", str(tmp_path / "run"), "--baseline", str(other)])
+    assert done.exit_code == 2
+    assert "one is about cnn and the other about tiny" in done.stderr
+    assert not (tmp_path / "run" / "record.json").exists()
+
+
+def test_a_comparison_beside_a_record_is_not_part_of_it(base: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(base, tmp_path / "copy"))
+    write_atomic(copy / "comparison.md", b"# made from it")
+    again = records.seal(copy, records.load(copy).trial, records.load(copy).cells)
+    assert "comparison.md" not in again.files
+
+
+def test_an_opened_record_gives_no_file_that_it_does_not_name(base: Path) -> None:
+    side: Opened = compare.opened(base)
+    assert side.path("snapshot/weights.safetensors") is not None
+    assert side.path("../base/record.json") is None
+    assert side.path("report.md") is None
