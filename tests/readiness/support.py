@@ -43,7 +43,7 @@ def quick(folder: Path) -> Path:
     off = "".join(f"{name} = false\n" for name in ("padding", "noncontiguous", "hard_inputs", "neighbours", "restart"))
     file.write_text(
         "[timing]\nsteps = 5\nprocesses = 1\nscaling_tolerance = 1e9\n[run]\nthreads = 1\n"
-        f"[variations]\nlogging_every = 0\n{off}"
+        f"[parity]\nsteps = 0\n[variations]\nlogging_every = 0\n{off}"
     )
     return file
 

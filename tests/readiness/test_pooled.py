@@ -43,7 +43,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Real:
     off = ("padding", "noncontiguous", "hard_inputs", "neighbours", "restart")
     file.write_text(
         "[numerics]\nsteps = 1\n[timing]\nsteps = 8\nprocesses = 5\nscaling_tolerance = 1e9\nrefuse_foreign_load = 1e9\n"
-        "refuse_spread = 1e9\nlasting_change = 1e9\n[run]\nthreads = 1\n[variations]\nlogging_every = 0\n"
+        "refuse_spread = 1e9\nlasting_change = 1e9\n[run]\nthreads = 1\n[parity]\nsteps = 0\n[variations]\nlogging_every = 0\n"
         + "".join(f"{name} = false\n" for name in off)
     )
     request = trial.Request(

@@ -51,7 +51,8 @@ def restarted(
     demand = folder / "requirements.toml"
     off = "".join(f"{name} = false\n" for name in ("padding", "noncontiguous", "hard_inputs", "neighbours"))
     demand.write_text(
-        "[timing]\nsteps = 5\nprocesses = 1\nscaling_tolerance = 1e9\n[variations]\nlogging_every = 0\n" + off
+        "[timing]\nsteps = 5\nprocesses = 1\nscaling_tolerance = 1e9\n[parity]\nsteps = 0\n[variations]\nlogging_every = 0\n"
+        + off
     )
     request = trial.Request(
         str(workload), folder / "run", target=target, modes=(mode,), dtypes=("float32",), requirements=demand

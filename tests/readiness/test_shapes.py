@@ -282,7 +282,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     (folder / "r.toml").write_text(
         '[numerics]\nsteps = 1\n[traffic]\nlengths = "lengths.csv"\nlonger = "truncate"\nmaximum = 32\nmax_programs = 3\n'
         "[timing]\nsteps = 6\nprocesses = 1\nscaling_tolerance = 1e9\nrefuse_foreign_load = 1e9\nrefuse_spread = 1e9\n"
-        f"lasting_change = 1e9\n[run]\nthreads = 1\n[variations]\nlogging_every = 0\n{off}"
+        f"lasting_change = 1e9\n[run]\nthreads = 1\n[parity]\nsteps = 0\n[variations]\nlogging_every = 0\n{off}"
     )
     request = trial.Request(
         str(TINY), folder / "out", "cpu", modes=("compiled",), dtypes=("float32",), cases=("2x8", "2x16"),

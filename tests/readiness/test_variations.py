@@ -198,7 +198,7 @@ def test_a_trial_says_whether_padding_changes_what_is_computed(tmp_path, ignored
     off = "".join(f"{name} = false\n" for name in ("noncontiguous", "hard_inputs", "neighbours", "restart"))
     demand.write_text(
         "[timing]\nsteps = 5\nprocesses = 1\nscaling_tolerance = 1e9\n[run]\nthreads = 1\n"
-        f"[variations]\nlogging_every = 0\n{off}"
+        f"[parity]\nsteps = 0\n[variations]\nlogging_every = 0\n{off}"
     )
     request = trial.Request(
         str(file), tmp_path / "out", target="cpu", modes=("eager",), dtypes=("float32",), requirements=demand

@@ -30,6 +30,7 @@ _DEMAND = {
     "timing.scaling_tolerance": "1e9",
     "run.threads": "1",
     "run.timeout_seconds": "240",
+    "parity.steps": "0",
     "variations.logging_every": "0",
     "variations.padding": "false",
     "variations.noncontiguous": "false",
