@@ -19,7 +19,7 @@ from shakedown.readiness.errors import BadInput, EvidenceError
 from shakedown.readiness.judge import shapes, step_cost
 from shakedown.readiness.judge.graphs import GraphSummary, LedgerRow, Problem
 from shakedown.readiness.judge.results import Cell, CellResult, Outcome
-from shakedown.readiness.judge.shapes import Distribution, Tried
+from shakedown.readiness.judge.shape_rows import Distribution, Tried
 from shakedown.readiness.judge.step_cost import Measured
 from shakedown.readiness.plan import buckets, lengths
 from shakedown.readiness.requirements import CaseDemand, Demanded, Requirements, Traffic

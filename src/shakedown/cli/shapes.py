@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from .common import BAD_INPUT, PASSED, fail
+from .common import BAD_INPUT, INTERRUPTED, PASSED, fail
 
 
 def shapes(
@@ -45,11 +45,12 @@ def shapes(
 ) -> None:
     """Which shapes the traffic has, what each costs, and which buckets to pad to.
 
-    Exit code 0: there is an answer; 2: bad input.
+    Exit code 0: there is an answer; 2: bad input; 130: interrupted.
     """
     from shakedown.readiness import errors, requirements
     from shakedown.readiness import record as records
     from shakedown.readiness.judge import shapes as judging
+    from shakedown.readiness.judge.shape_rows import Tried
     from shakedown.readiness.plan import lengths as reading
     from shakedown.readiness.report import render
     from shakedown.readiness.report import shapes as words
@@ -66,11 +67,11 @@ def shapes(
             raise errors.BadInput("give a trial's directory, or --lengths FILE, or both")
         if longer not in (None, "refuse", "truncate", "compile"):
             raise errors.BadInput(f"--longer {longer}: choose among refuse, truncate, compile")
-        tried, demand = judging.Tried(), requirements.Requirements()
+        tried, demand = Tried(), requirements.Requirements()
         if record is not None:
             loaded = records.load(record)
             found = loaded.judgement
-            tried = judging.Tried(loaded.cells, found.cells, found.timings, found.graphs)
+            tried = Tried(loaded.cells, found.cells, found.timings, found.graphs)
             demand = loaded.requirements
         traffic = demand.traffic.model_copy(update={key: value for key, value in asked.items() if value is not None})
         demand = demand.model_copy(update={"traffic": traffic})
@@ -86,6 +87,8 @@ def shapes(
         made = judging.ledger(known, tried, demand, mode, dtype)
     except errors.TrialError as error:
         raise fail(str(error), BAD_INPUT, as_json) from None
+    except KeyboardInterrupt:
+        raise fail("interrupted", INTERRUPTED, as_json) from None
     if as_json:
         print(made.model_dump_json(indent=1))
     else:

@@ -27,6 +27,7 @@ from . import (
     probes,
     projection,
     scan,
+    shape_rows,
     shapes,
     traces,
 )
@@ -51,7 +52,9 @@ def judge(
     groups = pooled.groups(cells, found.cases, found.self_tests, matched, requirements)
     timings = pooled.of(groups, found.cases, requirements)
     graph_summaries = _graphs(found, cells, requirements)
-    ledger, found_in_ledger = shapes.judge(root, shapes.Tried(cells, results, timings, graph_summaries), requirements)
+    ledger, found_in_ledger = shapes.judge(
+        root, shape_rows.Tried(cells, results, timings, graph_summaries), requirements
+    )
     found_by_checks = [
         *(f for r in results for c in r.cases for f in decisions.flipped(c.decisions, r.cell, c.case)),
         *checks.findings(root, cells, requirements),

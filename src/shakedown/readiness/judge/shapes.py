@@ -6,7 +6,6 @@ The distribution is the user's: a file of lengths, or the shares of the cases. W
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -15,10 +14,9 @@ from ..evidence import Frozen
 from ..plan import buckets, lengths
 from ..plan.buckets import BucketPlan, PlanPoint
 from ..requirements import Requirements, copied
-from .graphs import GraphSummary
-from .measured import PooledTiming
-from .results import CaseResult, Cell, CellResult, Finding
-from .step_cost import CompileCost, Costs, StepCost, StepModel, costs, shape_of
+from .results import Cell, Finding
+from .shape_rows import Distribution, Rows, ShapeFamily, Tried
+from .step_cost import CompileCost, Costs, StepModel, costs, shape_of
 
 MODES = (
     "compiled",
@@ -28,33 +26,6 @@ MODES = (
 ROWS = 100
 WORD = "bucket-plan-needed"
 Kind = Literal["measured", "rehearsal", "none"]
-
-
-class ShapeFamily(Frozen):
-    """All lengths that are computed as one shape, ``size`` x ``length``: a program of its own on a static-shape target.
-
-    ``share`` of the traffic, ``requests`` where they were counted; ``lengths`` distinct ones from ``shortest`` to
-    ``longest``; ``waste``, the share of computed positions that are padding. From the compiled processes of the trial:
-    ``calls`` of the compiled function and ``compiled`` graphs in the cold one (programs of the first step, in modes without
-    graphs), ``reused``, the share of calls that ran a graph compiled before, ``ran_eager``, calls that a limit left
-    uncompiled, ``loaded_warm``, programs that the warm process found in its cache. None: the trial did not run this shape, or
-    the target does not tell.
-    """
-
-    size: int
-    length: int
-    share: float
-    requests: int | None
-    lengths: int
-    shortest: int
-    longest: int
-    waste: float
-    calls: int | None
-    compiled: int | None
-    reused: float | None
-    ran_eager: int | None
-    loaded_warm: int | None
-    step: StepCost
 
 
 class ShapeLedger(Frozen):
@@ -84,36 +55,6 @@ class ShapeLedger(Frozen):
     plan: BucketPlan | None
     buckets: list[ShapeFamily]
     notes: list[str]
-
-
-@dataclass(frozen=True)
-class Distribution:
-    """Weights by batch size, length and the length that it is padded to today."""
-
-    source: str
-    weights: Mapping[tuple[int, int, int], float]
-    requests: int | None = None
-    sha256: str = ""
-
-
-@dataclass(frozen=True)
-class Tried:
-    """What a trial says about shapes; empty where there was none."""
-
-    cells: Sequence[Cell] = ()
-    results: Sequence[CellResult] = ()
-    timings: Sequence[PooledTiming] = ()
-    graphs: Mapping[str, GraphSummary] = field(default_factory=dict)
-
-    def side(self, mode: str, dtype: str) -> tuple[str, str]:
-        """The mode and precision to look at: those asked for, or the first of :data:`MODES` that has a time, or ran."""
-        ran = [(c.mode, c.dtype) for c in self.cells if c.mode != "reference" and c.outcome.status != "untested"]
-        timed = [(one.mode, one.dtype) for one in self.timings if one.median is not None]
-        for some in (timed, ran):
-            fitting = [s for s in some if s[0] in MODES and mode in ("", s[0]) and dtype in ("", s[1])]
-            if fitting:
-                return min(fitting, key=lambda s: MODES.index(s[0]))
-        return mode, dtype
 
 
 def from_lengths(found: lengths.Lengths, batch: int) -> Distribution:
@@ -196,7 +137,7 @@ def ledger(
     sizes = sorted({size for size, _, _ in shares})
     paid = costs(tried.cells, tried.results, tried.timings, mode, dtype, sizes)
     families = _families(shares, lambda size, length, padded: padded)
-    make = _Rows(known, tried, mode, dtype, paid)
+    make = Rows(known, tried, mode, dtype, paid)
     rows = [make.row(shape, own) for shape, own in sorted(families.items(), key=lambda one: -sum(one[1].values()))]
     steps = requirements.traffic.steps_per_start or requirements.workload.training_steps
     notes = [] if known.source != "shares of the cases" else ["a request is a step of the case's shape"]
@@ -208,19 +149,12 @@ def ledger(
     for (_, length, _), share in shares.items():
         by_length[length] = by_length.get(length, 0.0) + share
     kinds: list[Kind] = [one.kind for one in tried.timings if (one.mode, one.dtype) == (mode, dtype)]
-    bucket_rows = []
+    now = _now(shares, families, steps, paid)
+    bucket_rows: list[ShapeFamily] = []
     if plan is not None:
-        edges, maximum = plan.best.edges, requirements.traffic.maximum
-        held = _families(
-            _served(shares, plan, maximum), lambda size, length, padded: next(e for e in edges if e >= length)
-        )
+        held = _held(shares, plan, requirements.traffic.maximum)
         bucket_rows = [make.row(shape, own) for shape, own in sorted(held.items())]
-        notes += _beyond(plan, tried, bucket_rows)
-        if len(families) <= plan.max_programs:
-            notes.append(
-                f"the shapes as they are need {len(families)} programs, which is within the {plan.max_programs} allowed: buckets "
-                "are a choice here, not a need"
-            )
+        notes += _beyond(plan, tried, bucket_rows) + _choice(now, plan)
     left = rows[ROWS:]
     return ShapeLedger(
         kind=kinds[0] if paid.measured else "none",
@@ -231,7 +165,7 @@ def ledger(
         requests=known.requests,
         distinct=len(by_length),
         quantiles={name: lengths.quantile(by_length, q) for name, q in _QUANTILES},
-        now=_now(shares, families, steps, paid),
+        now=now,
         rows=rows[:ROWS],
         rows_left_out=len(left),
         share_left_out=sum(row.share for row in left),
@@ -257,8 +191,8 @@ def _families(shares: Shares, padded: Callable[[int, int, int], int]) -> dict[tu
     return found
 
 
-def _served(shares: Shares, plan: BucketPlan, maximum: int) -> dict[tuple[int, int, int], float]:
-    """What the plan's buckets hold: without longer requests, or with those cut to the maximum."""
+def _held(shares: Shares, plan: BucketPlan, maximum: int) -> dict[tuple[int, int], dict[int, float]]:
+    """:func:`_families` of the recommended buckets: without longer requests, or with those cut to the maximum."""
     found: dict[tuple[int, int, int], float] = {}
     for (size, length, today), share in shares.items():
         if maximum and length > maximum:
@@ -266,7 +200,20 @@ def _served(shares: Shares, plan: BucketPlan, maximum: int) -> dict[tuple[int, i
                 continue
             length = maximum
         found[size, length, today] = found.get((size, length, today), 0.0) + share
-    return found
+    return _families(found, lambda size, length, today: next(edge for edge in plan.best.edges if edge >= length))
+
+
+def _choice(now: PlanPoint, plan: BucketPlan) -> list[str]:
+    """That the traffic could also be left as it is, and whether that would cost less."""
+    if now.programs > plan.max_programs:
+        return []
+    said = (
+        f"the shapes as they are need {now.programs} programs, which is within the {plan.max_programs} allowed: buckets are a "
+        "choice here, not a need"
+    )
+    if now.total_seconds is not None and plan.best.total_seconds is not None:
+        said += f"; they cost {now.total_seconds:.4g} s in all, with the buckets {plan.best.total_seconds:.4g} s"
+    return [said]
 
 
 def _now(shares: Shares, families: Iterable[tuple[int, int]], steps: int, paid: Costs) -> PlanPoint:
@@ -349,67 +296,3 @@ def _limits(tried: Tried, mode: str, dtype: str) -> list[str]:
             if cell in own and problem.cause == "limit reached"
         )
     )
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Makes rows of the ledger."""
-
-    known: Distribution
-    tried: Tried
-    mode: str
-    dtype: str
-    paid: Costs
-
-    def row(self, shape: tuple[int, int], own: Mapping[int, float]) -> ShapeFamily:
-        """The family of `shape`, with the share of each length in it."""
-        size, length = shape
-        share = sum(own.values())
-        needed = sum(weight * one for one, weight in own.items())
-        count = self.known.requests
-        cold, warm = self._cases(shape, warm=False), self._cases(shape, warm=True)
-        calls = compiled = eager = None
-        reused = None
-        rows = [
-            row
-            for cell, case in cold
-            if cell.id in self.tried.graphs
-            for row in self.tried.graphs[cell.id].ledger
-            if row.case == case.case
-        ]
-        if rows:
-            calls, compiled = sum(row.calls for row in rows), sum(row.compiled for row in rows)
-            eager = sum(row.ran_eager for row in rows)
-            fresh = sum(bool(row.compiled) for row in rows) + sum(row.without_graph for row in rows)
-            reused = (calls - fresh) / calls if calls else None
-        elif self.mode != "compiled":
-            counted = [case.paths.compiled for _, case in cold if case.paths and case.paths.compiled is not None]
-            compiled = sum(counted) if counted else None
-        loaded = [case.paths.loaded for _, case in warm if case.paths and case.paths.loaded is not None]
-        return ShapeFamily(
-            size=size,
-            length=length,
-            share=share,
-            requests=None if count is None else round(share * count),
-            lengths=len(own),
-            shortest=min(own),
-            longest=max(own),
-            waste=max(0.0, 1 - needed / (share * length)) if share else 0.0,
-            calls=calls,
-            compiled=compiled,
-            reused=reused,
-            ran_eager=eager,
-            loaded_warm=sum(loaded) if loaded else None,
-            step=self.paid.of(size, length),
-        )
-
-    def _cases(self, shape: tuple[int, int], warm: bool) -> list[tuple[Cell, CaseResult]]:
-        """Results of the shape in the sequences of one cache state."""
-        return [
-            (cell, case)
-            for cell, result in zip(self.tried.cells, self.tried.results, strict=True)
-            if (cell.mode, cell.dtype, cell.kind) == (self.mode, self.dtype, "sequence")
-            and (cell.cache == "warm") == warm
-            for case in result.cases
-            if shape_of(case.case) == shape
-        ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..judge.shapes import ShapeFamily, ShapeLedger
+from ..judge.shape_rows import ShapeFamily
+from ..judge.shapes import ShapeLedger
 from ..plan.buckets import PlanPoint
 from ..record import Record
 from .words import Section, Table, seconds, share, side_of
@@ -94,7 +95,7 @@ def _point(name: str, one: PlanPoint, recommended: bool | None) -> tuple[str, ..
     return (
         "recommended" if recommended else name or "possible",
         str(one.programs),
-        "each length" if recommended is None else _edges(one.edges),
+        "none added" if recommended is None else _edges(one.edges),
         f"{one.waste:.1%}",
         seconds(one.compile_seconds),
         seconds(one.step_seconds),
