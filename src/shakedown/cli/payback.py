@@ -15,6 +15,7 @@ from .common import BAD_INPUT, FAILED, PASSED, fail
 if TYPE_CHECKING:
     from shakedown.readiness.cost.payback import Payback
 
+_OPTIONS = {"port.weeks": "port_weeks"}  # where the option is not called like the key
 _RANGE = "6, 4..9 or 4..6..9."
 
 
@@ -50,6 +51,7 @@ def payback(
     """
     from shakedown.readiness import errors
     from shakedown.readiness.cost import inputs
+    from shakedown.readiness.cost.payback import needed
     from shakedown.readiness.cost.payback import payback as work_out
 
     try:
@@ -69,8 +71,10 @@ def payback(
         known = inputs.load(file, options)
         if record is not None:
             known = _with_record(known, record)
-        today = datetime.datetime.now(datetime.UTC).date()
-        result = work_out(known, today)
+        if missing := needed(known):
+            said = [f"--{_OPTIONS.get(name, name.partition('.')[2]).replace('_', '-')} ({name})" for name in missing]
+            raise errors.BadInput(f"not given: {', '.join(said)}; `shakedown payback --init` writes a file to fill in")
+        result = work_out(known, datetime.datetime.now(datetime.UTC).date())
     except errors.TrialError as error:
         raise fail(str(error), BAD_INPUT, as_json) from None
     if as_json:

@@ -16,7 +16,7 @@ from pydantic import Field
 from ..errors import BadInput
 from ..evidence import Frozen
 from . import ranges
-from .inputs import Costs, Quantity
+from .inputs import Costs, Quantity, Section
 from .ranges import ZERO, Range
 
 Verdict = Literal["no savings", "pays back", "depends on the inputs", "not within the horizon"]
@@ -31,12 +31,12 @@ RULES = (
     "not in it.",
 )
 NEEDED = (
-    ("port.weeks", "--port-weeks"),
-    ("port.engineers", "--engineers"),
-    ("port.hours_per_week", "--hours-per-week"),
-    ("port.rate", "--rate"),
-    ("compute.monthly_before", "--monthly-before"),
-    ("compute.monthly_after", "--monthly-after"),
+    "port.weeks",
+    "port.engineers",
+    "port.hours_per_week",
+    "port.rate",
+    "compute.monthly_before",
+    "compute.monthly_after",
 )
 
 
@@ -166,9 +166,15 @@ def payback(costs: Costs, today: datetime.date | None) -> Payback:
     )
 
 
+def given(costs: Costs) -> bool:
+    """Whether any cost was given at all."""
+    sections = [section for _, section in costs if isinstance(section, Section)]
+    return any(value is not None for section in sections for _, value in section)
+
+
 def needed(costs: Costs) -> list[str]:
-    """What is missing for a payback, by option and key."""
-    return [f"{option} ({name})" for name, option in NEEDED if _get(costs, name) is None]
+    """Keys that are missing for a payback."""
+    return [name for name in NEEDED if _get(costs, name) is None]
 
 
 def judged(costs: Costs) -> Payback | None:

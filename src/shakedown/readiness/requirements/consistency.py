@@ -24,7 +24,7 @@ def contradictions(demand: Requirements) -> Iterator[tuple[Place, str]]:
     yield from _traffic(demand)
     yield from _lists(demand)
     yield from _numbers(demand)
-    if demand.costs.model_fields_set & set(payback.SECTIONS) and (missing := payback.needed(demand.costs)):
+    if payback.given(demand.costs) and (missing := payback.needed(demand.costs)):
         yield ("costs",), f"a payback needs these too: {', '.join(missing)}"
     known = tuple(projection.load().instances)
     if demand.projection.instance and demand.projection.instance not in known:
