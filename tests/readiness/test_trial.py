@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ import shakedown
 from shakedown import cli
 from shakedown.readiness import record as records
 from shakedown.readiness.errors import RecordError
-from shakedown.readiness.judge.disposition import SUITABLE
+from shakedown.readiness.judge.disposition import BLOCKED, SUITABLE
 
 from .support import TINY, quick
 
@@ -86,7 +88,7 @@ def test_evidence_holds_all_that_was_promised(out: Path) -> None:
 def test_the_record_names_every_file_by_hash(out: Path) -> None:
     record = records.load(out)
     on_disk = {p.relative_to(out).as_posix() for p in out.rglob("*") if p.is_file()}
-    assert on_disk - record.files.keys() == {"record.json", "report.md"}
+    assert on_disk - record.files.keys() == {"record.json", "report.md", "report.html"}
     assert record.files["workload.py"].nbytes == TINY.stat().st_size
 
 
@@ -104,6 +106,38 @@ def test_record_verifies_where_it_was_made_and_elsewhere(out: Path, copy: Path) 
         code, result = verify(folder)
         assert (code, result["verified"], result["problems"]) == (0, True, [])
         assert result["decision_judged_again"] == SUITABLE
+
+
+def test_judging_again_gives_the_same_decision_and_needs_no_torch(copy: Path) -> None:
+    code = (
+        "import sys; from shakedown import cli; sys.argv = ['shakedown', 'judge', sys.argv[1], '--json']\n"
+        "try: cli.main()\n"
+        "finally: print([m for m in ('torch', 'jax') if m in sys.modules], file=sys.stderr)"
+    )
+    before = sorted(copy.rglob("*"))
+    done = subprocess.run([sys.executable, "-c", code, str(copy)], capture_output=True, text=True, check=False)
+    made = json.loads(done.stdout)
+    assert (done.returncode, made["recorded"], made["same"]) == (0, SUITABLE, True)
+    assert made["decision"] == records.load(copy).judgement.decision.model_dump(mode="json")
+    assert done.stderr.splitlines()[-1] == "[]"
+    assert sorted(copy.rglob("*")) == before
+
+
+def test_a_trial_that_was_interrupted_is_judged_from_what_has_ended(copy: Path) -> None:
+    (copy / "record.json").unlink()
+    shutil.rmtree(copy / "evidence" / "compiled-float32")
+    done = run.invoke(cli.app, ["judge", str(copy), "--json"])
+    made = json.loads(done.output)
+    assert (done.exit_code, made["recorded"], made["same"]) == (0, None, None)
+    said = [s["text"] for r in made["decision"]["results"] for s in r["statements"] if s["kind"] == "open"]
+    assert any("compiled-float32" in text and "the trial stopped before it" in text for text in said)
+    assert not (copy / "record.json").exists()
+
+
+def test_a_directory_without_a_trial_is_bad_input(tmp_path: Path) -> None:
+    done = run.invoke(cli.app, ["judge", str(tmp_path)])
+    assert done.exit_code == 2
+    assert "there is no trial in" in done.output
 
 
 def test_a_changed_tensor_is_found_and_not_judged(copy: Path) -> None:

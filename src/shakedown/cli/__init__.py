@@ -15,12 +15,14 @@ import shakedown
 from . import (
     bisect,
     compare,
+    judge,
     ledger,
     ops,
     payback,
     plan,
     preflight,
     price,
+    project,
     report,
     scan,
     schema,
@@ -53,6 +55,7 @@ app.command()(plan.forecast)
 app.command()(preflight.preflight)
 app.command()(trial.run)
 app.command()(trial.resume)
+app.command()(judge.judge)
 app.command()(trial.verify)
 app.command()(report.report)
 app.command()(compare.compare)
@@ -64,6 +67,7 @@ app.command()(scan.scan)
 app.command()(shapes.shapes)
 app.command()(payback.payback)
 app.command()(price.price)
+app.command()(project.project)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(ops.app, name="ops")
 

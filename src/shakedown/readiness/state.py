@@ -94,17 +94,22 @@ def keep(root: Path, cell: Cell) -> None:
     ev.write(cell.outcome, root / "evidence" / cell.id / "outcome.json")
 
 
-def restored(root: Path, cells: list[Cell]) -> list[Cell]:
-    """`cells` with the outcomes of those that have ended; what the others left half done is removed."""
+def outcomes(root: Path, cells: list[Cell]) -> list[Cell]:
+    """`cells` with the outcomes of those that have ended."""
     found = []
     for cell in cells:
-        folder = root / "evidence" / cell.id
-        if (folder / "outcome.json").exists():
-            cell = cell.model_copy(update={"outcome": ev.read(Outcome, folder / "outcome.json")})
-        elif folder.exists():
-            shutil.rmtree(folder)
-        found.append(cell)
+        path = root / "evidence" / cell.id / "outcome.json"
+        found.append(cell.model_copy(update={"outcome": ev.read(Outcome, path)}) if path.exists() else cell)
     return found
+
+
+def restored(root: Path, cells: list[Cell]) -> list[Cell]:
+    """`cells` with the outcomes of those that have ended; what the others left half done is removed."""
+    for cell in cells:
+        folder = root / "evidence" / cell.id
+        if folder.exists() and not (folder / "outcome.json").exists():
+            shutil.rmtree(folder)
+    return outcomes(root, cells)
 
 
 def declared(root: Path) -> dict[str, Any]:

@@ -81,12 +81,12 @@ def decide(seen: Seen) -> Decision:
         disposition, sentence = INCONCLUSIVE, f"{_failed(failed, tested)}{where}, and why is not known"
     elif results[0].standing == "not met":
         disposition = INCONCLUSIVE
-        sentence = f"all {len(tested)} tested cells match{where}, but {results[0].sentence}"
+        sentence = f"{_all(tested)}{where}, but {results[0].sentence}"
     else:
         disposition = SUITABLE
         untested = len(seen.candidates()) - len(tested)
         rest = f"; {untested} {'cell is' if untested == 1 else 'cells are'} untested" if untested else ""
-        sentence = f"all {len(tested)} tested cells match float64 truth within what rounding explains{where}{rest}"
+        sentence = f"{_all(tested)} float64 truth within what rounding explains{where}{rest}"
     return Decision(
         disposition=disposition,
         sentence=sentence,
@@ -99,9 +99,13 @@ def decide(seen: Seen) -> Decision:
 
 def _failed(failed: Sequence[str], tested: Sequence[str]) -> str:
     if not failed:
-        return f"all {len(tested)} tested cells match"
+        return _all(tested)
     listed = ", ".join(failed[:4]) + (f" and {len(failed) - 4} more" if len(failed) > 4 else "")
     return f"{len(failed)} of {len(tested)} tested cells failed ({listed})"
+
+
+def _all(tested: Sequence[str]) -> str:
+    return f"all {len(tested)} tested cells match" if len(tested) > 1 else "the one tested cell matches"
 
 
 def _brief(needed: Sequence[Change]) -> list[str]:
@@ -150,7 +154,7 @@ def _path(seen: Seen) -> Result:
     else:
         standing, sentence = (
             "met",
-            "nothing left the device that the requirements do not accept, and compiled code was run",
+            "nothing left the device that the requirements do not accept, and no limit was reached",
         )
     return Result(name="execution path", standing=standing, sentence=sentence, statements=statements.path(seen))
 

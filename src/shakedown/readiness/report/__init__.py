@@ -7,6 +7,6 @@ the page that holds all of it, with charts.
 from __future__ import annotations
 
 from .html import html
-from .render import markdown, terminal
+from .render import decision_panel, markdown, terminal
 
-__all__ = ["html", "markdown", "terminal"]
+__all__ = ["decision_panel", "html", "markdown", "terminal"]

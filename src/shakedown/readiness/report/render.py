@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table as RichTable
 
-from ..judge.disposition import INCONCLUSIVE, SUITABLE
+from ..judge.disposition import INCONCLUSIVE, SUITABLE, Decision
 from ..judge.results import FAILED
 from ..record import Record
 from . import decision, details, observed, overview, words
@@ -52,13 +52,7 @@ def terminal(record: Record, console: Console, out: str) -> None:
     console.print(Panel(escape(record.label_text), title=escape(words.title(record)), border_style="yellow"))
     for section in overview.sections(record):
         show_section(section, console)
-    made = record.judgement.decision
-    colour = _colour(made.disposition)
-    lines = [f"[bold {colour}]{escape(made.disposition)}[/]: {escape(made.sentence)}"]
-    lines += [f"[dim]{escape(result.name)}[/]: {result.standing}, {escape(result.sentence)}" for result in made.results]
-    lines += [f"[bold]change[/] {escape(f'{one.kind} {one.name}: {one.advice}')}" for one in made.changes]
-    lines += [f"[bold]next[/] {escape(text)}" for text in made.next]
-    console.print(Panel("\n".join(lines), title=f"Decision ({record.label})", border_style=colour))
+    decision_panel(record.judgement.decision, record.label, console)
     for name, value in (("record", f"{out}/record.json"), ("report", f"{out}/report.html")):
         console.print(f"{name}  {escape(value)}", soft_wrap=True, highlight=False)
     console.print(f"check   shakedown verify {escape(out)}", soft_wrap=True, highlight=False)
@@ -74,6 +68,16 @@ def show_section(section: Section, console: Console) -> None:
         console.print(f"[dim]{escape(text)}[/]", highlight=False)
     for table in section.drawn():
         console.print(_drawn(table), highlight=False)
+
+
+def decision_panel(made: Decision, label: str, console: Console) -> None:
+    """The decision on a terminal: disposition, results, what to change, what to run next."""
+    colour = _colour(made.disposition)
+    lines = [f"[bold {colour}]{escape(made.disposition)}[/]: {escape(made.sentence)}"]
+    lines += [f"[dim]{escape(result.name)}[/]: {result.standing}, {escape(result.sentence)}" for result in made.results]
+    lines += [f"[bold]change[/] {escape(f'{one.kind} {one.name}: {one.advice}')}" for one in made.changes]
+    lines += [f"[bold]next[/] {escape(text)}" for text in made.next]
+    console.print(Panel("\n".join(lines), title=f"Decision ({label})", border_style=colour))
 
 
 def _drawn(table: Table) -> RichTable:
