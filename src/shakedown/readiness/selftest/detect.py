@@ -30,6 +30,7 @@ _CHECKS = {
     "fallback": "paths",
     "fallback-bound": "paths",
     "hidden-fallback": "paths",
+    "loss-parity": "parity",
     "cache-not-cold": "cache",
     "cache-not-warm": "cache",
     "not-repeatable": "repeats",
@@ -52,8 +53,16 @@ _CHECKS = {
     "timeout": "process",
     "mismatch": "numbers",
 }
-# What says where a trial was made and nothing about the device under it.
-_GROUND = ("departs-from-baseline", "unsupported-combination", "untested(baseline)", "family-disagreement")
+# What says where and how a trial was made, and nothing about the device under it: processes share compiled programs here.
+_GROUND = (
+    "departs-from-baseline",
+    "unsupported-combination",
+    "untested(baseline)",
+    "family-disagreement",
+    "cache-not-cold",
+    "resumed",
+    "padding-neutral",
+)
 _ON_PURPOSE = "faulty-on-purpose"
 
 
@@ -108,7 +117,8 @@ def _word(text: str) -> str:
 
 def meant(by: By, one: Detection) -> bool:
     """Whether `one` is what was to be said."""
-    return one.word == by.word and by.says in one.text and by.mode in ("", one.mode)
+    named = one.word == by.word or (one.fails and one.word.startswith(f"{by.word}("))
+    return named and by.says in one.text and by.mode in ("", one.mode)
 
 
 def result_of(fault: Fault, dtype: str, found: Sequence[Detection]) -> tuple[Result, list[Detection]]:

@@ -37,6 +37,7 @@ _DEMAND = {
     "variations.hard_inputs": "false",
     "variations.neighbours": "false",
     "variations.restart": "false",
+    "parity.steps": "0",
 }
 
 
@@ -117,10 +118,11 @@ class Lab:
         )
         making = trial.Trial(trial.check(request), _silent, _Executor(self.server, "", self.cache))
         making.prepare()
-        making.cells = [cell for cell in making.cells if cell.mode == "reference" and cell.kind == "sequence"]
+        making.cells = [cell for cell in making.cells if _wanted(cell, setting) and cell.mode == "reference"]
         made = making.state
         (base / "trial.json").unlink()  # there only once the reference is
         making.references()
+        making.candidates()  # the CPU's part in other kinds of cells
         failed = [cell.outcome for cell in making.cells if cell.outcome.status != "finished"]
         if failed:
             raise RuntimeError(f"the CPU's own run of {setting.workload} failed: {failed[0].reason}")
@@ -133,7 +135,7 @@ def _silent(what: str, share: float) -> None:
 
 def _wanted(cell: Cell, setting: Setting) -> bool:
     if cell.mode == "reference":
-        return cell.kind == "sequence"
+        return cell.kind in ("sequence", "parity")
     return cell.kind in setting.kinds and cell.mode in setting.modes
 
 

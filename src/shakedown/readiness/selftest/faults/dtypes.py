@@ -26,14 +26,21 @@ def narrowing_removed(device: Device) -> None:
     """The compiler folds a cast to a narrower type and back into nothing."""
     wide: dict[int, tuple[Any, Any]] = {}  # narrowed value, by its identity, and what it was made of
 
+    def make(conform: Any) -> Any:
+        def remember(step: Any, result: Any) -> Any:
+            rounded = conform(step, result)
+            if step.name.startswith("aten._to_copy") and str(rounded[0].dtype) in ("bfloat16", "float16"):
+                wide[id(rounded[0])] = (rounded[0], result)
+            return rounded
+
+        return remember
+
     def unrounded(fn: Any, x: Any, **kwargs: Any) -> Any:
         if id(x) in wide and str(kwargs.get("dtype")) == "torch.float32":
             return wide[id(x)][1]
-        result = fn(x, **kwargs)
-        if str(result.dtype) in ("bfloat16", "float16"):
-            wide[id(result)] = (result, x)
-        return result
+        return fn(x, **kwargs)
 
+    device.patch("shakedown.neuron.program", "_conform", make)
     device.lowering("_to_copy", unrounded, "graphs")
 
 

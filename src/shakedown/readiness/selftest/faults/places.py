@@ -27,7 +27,7 @@ def compiled_only(device: Device) -> None:
 @fault(
     By("mismatch(gradient)", mode="adaptive", phase="backward"),
     group=_GROUP,
-    recipe=Recipe(modes=("adaptive",), kinds=("sequence",)),
+    recipe=Recipe(modes=("adaptive",)),
 )
 def adaptive_only(device: Device) -> None:
     """An operator is wrong in fused programs alone."""
@@ -85,13 +85,17 @@ def second_call_only(device: Device) -> None:
     device.call("aten::gelu_backward", _on_call(lambda number: number == 2))
 
 
-@fault(By("parity", phase="backward"), group=_GROUP)
+@fault(
+    By("loss-parity", phase="backward"),
+    group=_GROUP,
+    recipe=Recipe(kinds=("sequence", "parity"), demand={"parity.steps": "60"}),
+)
 def from_the_sixth_step_on(device: Device) -> None:
-    """The gradient of an activation is half of what it should be from the sixth call on: after the steps that are kept."""
-    device.call("aten::gelu_backward", _on_call(lambda number: number > 5))
+    """The gradient of an activation is lost from the sixth call on: after the steps whose tensors are kept."""
+    device.call("aten::gelu_backward", _on_call(lambda number: number > 5, 0.0))
 
 
-def _on_call(chosen: Any) -> Any:
+def _on_call(chosen: Any, factor: float = 0.5) -> Any:
     def wrap(kernel: Any) -> Any:
         calls = 0
 
@@ -99,7 +103,7 @@ def _on_call(chosen: Any) -> Any:
             nonlocal calls
             calls += 1
             result = kernel(*args, **kwargs)
-            return result * 0.5 if chosen(calls) else result
+            return result * factor if chosen(calls) else result
 
         return wrong
 
