@@ -37,7 +37,6 @@ _DEMAND = {
     "variations.hard_inputs": "false",
     "variations.neighbours": "false",
     "variations.restart": "false",
-    "parity.steps": "0",
 }
 
 
