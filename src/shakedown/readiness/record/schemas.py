@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema
 
 from .. import evidence
 from ..evidence import SelfTest, write_atomic
@@ -64,6 +65,13 @@ def _models() -> Iterator[type[BaseModel]]:
                 yield model
 
 
+class _WithoutTitles(GenerateJsonSchema):
+    """A title that repeats the field's name tells a reader nothing."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
 def _version(model: type[BaseModel]) -> str:
     field = model.model_fields.get("schema_version")
     return field.default if field is not None and isinstance(field.default, str) else ""
@@ -78,7 +86,7 @@ def schema(name: str) -> dict[str, Any]:
     """The schema of one document as it is written. Raises KeyError for a name that is not in :func:`documents`."""
     model = documents()[name]
     version = _version(model)
-    made = model.model_json_schema(mode="serialization")
+    made = model.model_json_schema(mode="serialization", schema_generator=_WithoutTitles)
     head = {"$schema": DIALECT, "$id": f"urn:shakedown:{name}" + (f":{_split(version)[1]}" if version else "")}
     if version:
         made["properties"]["schema_version"]["const"] = version
