@@ -2,7 +2,8 @@
 
 The CPU goes through every case and variation once, in each precision: that run is what others are compared with. Then, for
 each precision, the target's modes go through all cases in one process (cold, then warm), so that re-use of programs is
-seen; then each case runs alone in fresh processes, cold, warm, and as often again as the requirements ask for; then each
+seen, and adaptive eager meets a case again that it has fused; then each case runs alone in fresh processes, cold, warm,
+and as often again as the requirements ask for; then each
 variation. Modes, and the CPU, take turns at every point, so that a machine that grows slower does so for all of them.
 """
 
@@ -87,14 +88,16 @@ def plan(
     present = [mode for mode in modes if mode not in missing]
     caches = ("none",) if not target.persistent_cache else ("cold",) if quick else ("cold", "warm")
     plain = list(shapes.plain)
+    # Adaptive eager fuses what it has met before: only a case that comes again runs fused from its first step on.
+    fused = plain[:1] * ("adaptive" in present and len(set(plain)) == len(plain))
     # The sequences have timed each case already: once on the CPU, once in each cache state on the target.
     reference_again, again = (0, 0) if quick else (demand.timing.processes - 1, demand.timing.processes - len(caches))
     for dtype in dtypes:
-        add("sequence", "reference", dtype, plain + shapes.runnable())
+        add("sequence", "reference", dtype, plain + fused + shapes.runnable())
     for dtype in dtypes:
         for cache in caches:
             for mode in present:
-                add("sequence", mode, dtype, plain, cache)
+                add("sequence", mode, dtype, plain + fused * (mode == "adaptive"), cache)
         for case in dict.fromkeys(plain):
             for number in range(1, max(reference_again, again) + 1):
                 if number <= reference_again:

@@ -63,6 +63,7 @@ _GROUND = (
     "resumed",
     "padding-neutral",
 )
+_BEFORE_OPTIMIZER = ("mismatch(output)", "mismatch(loss)", "mismatch(gradient)")
 _ON_PURPOSE = "faulty-on-purpose"
 
 
@@ -127,11 +128,13 @@ def result_of(fault: Fault, dtype: str, found: Sequence[Detection]) -> tuple[Res
     failing = [one for one in mine if one.fails]
     right = [one for by in fault.by for one in mine if meant(by, one)]
     every = all(any(meant(by, one) for one in mine) for by in fault.by)
+    # What an optimizer does wrong must not be blamed on what came before it.
+    blamed = {by.phase for by in fault.by} == {"optimizer"} and any(one.word in _BEFORE_OPTIMIZER for one in failing)
     if fault.nature == "legal":
         if failing:
             return "alarm", failing
         return ("legal", right) if every else ("missed", [])
-    if every and fault.by:
+    if every and fault.by and not blamed:
         return "caught", right
     if dtype in fault.hidden_in and not failing:
         return "below rounding", []

@@ -60,6 +60,9 @@ class Fault:
     nature: Nature = "wrong"
     hidden_in: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        return self.name
+
 
 FAULTS: dict[str, Fault] = {}
 

@@ -20,10 +20,10 @@ from ..runner import Executor, Launch, LocalProcesses
 from .inject import VARIABLE
 from .server import Server
 
-_WORKLOADS = Path(__file__).with_name("workloads")
+WORKLOADS = Path(__file__).with_name("workloads")
 _SEED = re.compile(r"^SEED = \d+", re.MULTILINE)
 # Nothing is timed for its own sake: one process, few steps, one thread, and a clock that decides only where a fault asks.
-_DEMAND = {
+DEMAND = {
     "timing.steps": "5",
     "timing.processes": "1",
     "timing.attempts": "1",
@@ -57,7 +57,8 @@ class Setting:
     @property
     def base(self) -> str:
         """A name for what does not depend on the device: workload, seed, precisions, shapes and requirements."""
-        parts = (self.workload, self.seed, self.dtypes, self.cases, sorted(self.demand.items()))
+        again = "adaptive" in self.modes and len(set(self.cases)) == len(self.cases)  # see matrix.plan
+        parts = (self.workload, self.seed, self.dtypes, self.cases, sorted(self.demand.items()), again)
         return f"{self.workload}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:12]}"
 
 
@@ -100,11 +101,11 @@ class Lab:
         sources = self.folder / "sources"
         sources.mkdir(parents=True, exist_ok=True)
         file = sources / f"{setting.base}.py"
-        text, count = _SEED.subn(f"SEED = {setting.seed}", (_WORKLOADS / f"{setting.workload}.py").read_text())
+        text, count = _SEED.subn(f"SEED = {setting.seed}", (WORKLOADS / f"{setting.workload}.py").read_text())
         assert count == 1, f"the workload {setting.workload} has no line SEED = 0"
         write_atomic(file, text.encode())
         demand = file.with_suffix(".toml")
-        lines = [f"{key} = {value}" for key, value in (_DEMAND | dict(setting.demand)).items()]
+        lines = [f"{key} = {value}" for key, value in (DEMAND | dict(setting.demand)).items()]
         write_atomic(demand, ("\n".join(lines) + "\n").encode())
         request = trial.Request(
             str(file),
