@@ -35,20 +35,23 @@ class _Calls:
 
     segment: _Segment | None
     run: Callable[..., Any]
+    same: tuple[int, ...]  # of each input, the number of the first input that is the same buffer
     count: int = 0
 
 
 @dataclass(slots=True)
 class _Counting:
-    """Calls by name, phase, signature and identity of the callable."""
+    """Calls by name, phase, signature, inputs that are one buffer, and identity of the callable."""
 
-    calls: dict[tuple[str, str, _Signature, int], _Calls] = field(default_factory=dict)
+    calls: dict[tuple[str, str, _Signature, tuple[int, ...], int], _Calls] = field(default_factory=dict)
 
     def note(self, name: str, segment: _Segment | None, run: Callable[..., Any], inputs: Sequence[Any]) -> None:
-        key = (name, events.current_phase(), tuple(map(runtime.aval_of, inputs)), id(run))
+        first: dict[int, int] = {}
+        same = tuple(first.setdefault(id(value), number) for number, value in enumerate(inputs))
+        key = (name, events.current_phase(), tuple(map(runtime.aval_of, inputs)), same, id(run))
         found = self.calls.get(key)
         if found is None:
-            found = self.calls[key] = _Calls(segment, run)
+            found = self.calls[key] = _Calls(segment, run, same)
         found.count += 1
 
 
@@ -94,7 +97,7 @@ def counted() -> Iterator[list[dict[str, Any]]]:
         for graph, key in graphs:
             run, *rest = graph.programs[key]
             graph.programs[key] = (run.run if isinstance(run, _Counted) else run, *rest)
-    for (name, phase, signature, _), calls in counting.calls.items():
+    for (name, phase, signature, *_), calls in counting.calls.items():
         rows.append({"name": name, "phase": phase, "calls": calls.count} | _costs(calls, signature))
 
 
@@ -123,6 +126,9 @@ def _costs(calls: _Calls, signature: _Signature) -> dict[str, Any]:
         operators = Counter(item.operator.name for item in code if isinstance(item, Plan))
     else:
         work, operators = work_of(runtime.traced(calls.run, signature)), Counter()
+    reads: dict[int, float] = {}  # a buffer that is given twice is read once
+    for number, nbytes in zip(calls.same, work.reads, strict=True):
+        reads[number] = max(nbytes, reads.get(number, 0.0))
     found: dict[str, Any] = {"operators": dict(operators), "reason": ""}
     try:
         found |= runtime.costs(calls.run, signature)
@@ -131,7 +137,7 @@ def _costs(calls: _Calls, signature: _Signature) -> dict[str, Any]:
         found |= dict.fromkeys(names) | {"reason": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
     return found | {
         "matrix_flops": dict(work.matrix_flops),
-        "least_bytes": sum(work.reads) + sum(work.writes),
+        "least_bytes": sum(reads.values()) + sum(work.writes),
         "unseen": dict(work.unseen),
     }
 

@@ -20,7 +20,7 @@ def brief(record: Record) -> Section:
         bound = next(b for b in case.bounds if b.unit == "logical core")
         if case.case == first:
             rows.append(
-                (side_of(case.mode, case.dtype), _at_least(bound.seconds), _roof(bound), _needs(case), _fits(bound))
+                (side_of(case.mode, case.dtype), _time(bound.seconds), bound.roof or "–", _needs(case), _fits(bound))
             )
     said = [
         f"{_LABEL}: case {first} on one logical core of {found.instance} ({found.chip}), from counted work and figures "
@@ -58,12 +58,13 @@ def _bounds(found: Projection) -> Table:
             side_of(case.mode, case.dtype),
             case.case,
             bound.unit,
-            _at_least(bound.seconds) if bound.seconds is not None else f"none: {bound.reason}",
-            _at_least(bound.whole_step_seconds),
-            seconds(bound.as_fused_seconds),
-            _roof(bound),
+            _time(bound.seconds) if bound.seconds is not None else f"none: {bound.reason}",
+            _time(bound.whole_step_seconds),
+            _time(bound.as_fused_seconds),
+            bound.roof or "–",
+            "–" if bound.share_bound_by_memory is None else share(bound.share_bound_by_memory),
             "–" if bound.intensity is None else f"{bound.intensity:.1f} of {bound.ridge:.0f}",
-            ", ".join(f"{phase or 'no phase'} {seconds(value)}" for phase, value in bound.by_phase.items()) or "–",
+            ", ".join(f"{phase or 'no phase'} {_time(value)}" for phase, value in bound.by_phase.items()) or "–",
             _needs(case),
             _fits(bound),
         )
@@ -72,7 +73,7 @@ def _bounds(found: Projection) -> Table:
     ]
     header = (
         "mode", "case", "on one", "at least", "whole step, at least", "as fused here", "bound by",
-        "operations a byte, of ridge", "by phase, at least", "memory, at least", "fits",
+        "of it bound by memory", "operations a byte, of ridge", "by phase, at least", "memory, at least", "fits",
     )  # fmt: skip
     return Table(header, rows)
 
@@ -122,7 +123,7 @@ def _transfers(found: Projection) -> Table:
                     one.phase or "–",
                     f"{one.calls}",
                     size(one.nbytes),
-                    _at_least(one.seconds) if one.seconds is not None else "no rate published",
+                    _time(one.seconds) if one.seconds is not None else "no rate published",
                 )
             )
     return Table(("mode", "case", "fell back", "phase", "calls", "moved", "transfer, at least"), rows)
@@ -140,6 +141,7 @@ def _limits(limits: list[BatchLimit]) -> Table:
             one.reason if one.largest is None else f"beyond {one.largest:,}",
         )
         for one in limits
+        if one.largest is not None or one.unit == "logical core"  # a reason is the same for both
     ]
     header = ("mode", "length", "on one", "needed at batch", "line", "off the line", "stops fitting")
     return Table(header, rows)
@@ -169,17 +171,11 @@ def _figures(found: Projection) -> Table:
     return Table(("documented figure", "value", "unit", "of one", "source", "read on"), rows)
 
 
-def _at_least(value: float | None) -> str:
+def _time(value: float | None) -> str:
     """A bound, down to nanoseconds: small steps on fast chips are below a microsecond."""
     if value is None:
         return "–"
     return f"{value * 1e6:.2f} µs" if value < 1e-4 else seconds(value)
-
-
-def _roof(bound: Bound) -> str:
-    if bound.roof is None or bound.share_bound_by_memory is None:
-        return "–"
-    return f"{bound.roof} ({share(bound.share_bound_by_memory)} of it in programs that memory binds)"
 
 
 def _needs(case: CaseProjection) -> str:
@@ -188,7 +184,9 @@ def _needs(case: CaseProjection) -> str:
 
 def _fits(bound: Bound) -> str:
     said = {True: "yes, as far as seen", False: "no", None: "not known"}[bound.fits]
-    return said if bound.memory_share is None else f"{said} ({bound.memory_share:.2%})"
+    if bound.memory_share is None:
+        return said
+    return f"{said} ({'under 0.1%' if bound.memory_share < 0.001 else f'{bound.memory_share:.1%}'} of it)"
 
 
 def _amount(value: float) -> str:
