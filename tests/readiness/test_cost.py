@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 from shakedown import cli
 from shakedown.readiness import record as records
-from shakedown.readiness import trial
+from shakedown.readiness import report, requirements, trial
 from shakedown.readiness.cost import compiled, inputs, prices, ranges, work
-from shakedown.readiness.cost.payback import Payback, payback
+from shakedown.readiness.cost.payback import Payback, judged, payback
 from shakedown.readiness.errors import BadInput
 from shakedown.readiness.record import Record
 
@@ -268,8 +268,13 @@ def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny workload on the CPU and on the embedded device, timed whatever else the machine does."""
     folder = tmp_path_factory.mktemp("cost")
     demand = quick(folder)
+    text = demand.read_text().replace("[timing]\n", "[timing]\nrefuse_foreign_load = 1e9\nrefuse_spread = 1e9\n")
     demand.write_text(
-        demand.read_text().replace("[timing]\n", "[timing]\nrefuse_foreign_load = 1e9\nrefuse_spread = 1e9\n")
+        f"{text}[costs]\ncurrency = 'EUR'\nhorizon_months = 12\n"
+        "[costs.port]\nweeks = '4..6..9'\nengineers = 2\nhours_per_week = 40\nrate = 120\n"
+        "[costs.compute]\nmonthly_before = 90000\nmonthly_after = '60000..70000'\n"
+        "[costs.network]\ngigabytes_once = 100\n"
+        "gigabyte = { value = '0.09', source = 'price list of the network', date = 2026-11-01 }\n"
     )
     request = trial.Request(
         str(TINY),
@@ -403,6 +408,30 @@ def test_compile_seconds_of_a_measurement_are_priced(rehearsal: Path, record: Re
     assert record.seal[:12] in line.inputs[0].said
     with pytest.raises(BadInput, match="does not tell how long"):
         compiled.measured(record.model_copy(update={"label": "measurement", "cells": []}))
+
+
+def test_costs_in_the_requirements_are_locked_judged_and_reported(rehearsal: Path, record: Record) -> None:
+    found = record.judgement.payback
+    assert found is not None
+    assert found == payback(record.requirements.costs, None)
+    assert (found.port_cost.low, found.port_cost.likely, found.port_cost.high) == (38_400, 57_600, 86_400)
+    assert (found.currency, found.horizon_months, found.made) == ("EUR", 12, None)
+    assert records.verify(rehearsal).verified  # judged again from the locked requirements
+    text = report.markdown(record)
+    assert "## Payback" in text
+    assert "nothing here was measured by it" in text
+    assert "gigabyte 0.09 (documented: price list of the network, 2026-11-01)" in text
+    assert "storage | monthly | not given | missing: storage.gigabytes, storage.gigabyte_month" in text
+    page = (rehearsal / "report.html").read_text()
+    assert "Saved less paid" in page
+
+
+def test_half_given_costs_are_a_contradiction_and_none_are_no_payback() -> None:
+    with pytest.raises(BadInput, match=r"r.toml:1: costs: a payback needs these too: port.engineers, .*monthly_after"):
+        requirements.parse("[costs.port]\nweeks = 6\n", "r.toml")
+    with pytest.raises(BadInput, match=r"r.toml:2: costs.port.weeks: '9..6' is not in rising order"):
+        requirements.parse("[costs.port]\nweeks = '9..6'\n", "r.toml")
+    assert judged(requirements.parse("[costs]\ncurrency = 'EUR'\n", "r.toml").costs) is None
 
 
 # --- prices -------------------------------------------------------------------------------------------------------------
