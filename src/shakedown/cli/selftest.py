@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -36,6 +37,8 @@ def selftest(
     from shakedown.readiness.evidence import write_atomic
     from shakedown.readiness.selftest import run, table
 
+    # Whoever ends this politely gets what Ctrl-C gets: children ended, what is finished kept.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(stderr=True, soft_wrap=True)
     names = many(faults)
     try:

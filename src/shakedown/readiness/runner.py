@@ -81,6 +81,14 @@ class LocalProcesses:
 
     def __init__(self, command: tuple[str, ...] = WORKER) -> None:
         self.command = command
+        self._child: subprocess.Popen[bytes] | None = None
+        self._stopped = False
+
+    def stop(self) -> None:
+        """End the child that runs now, from another thread: :meth:`run` raises Interrupted there, now and ever after."""
+        self._stopped = True
+        if self._child is not None:
+            end(self._child)
 
     def run(self, launch: Launch) -> Outcome:
         launch.logs.mkdir(parents=True, exist_ok=True)
@@ -98,6 +106,7 @@ class LocalProcesses:
             env=environment,
             start_new_session=True,
         )
+        self._child = child
         error_file = launch.logs / f"{name}.stderr"
         kept = [
             BoundedLog(child.stdout, launch.logs / f"{name}.stdout"),
@@ -115,6 +124,8 @@ class LocalProcesses:
             end(child)
             for log in kept:
                 log.close()
+        if self._stopped:
+            raise Interrupted(f"stopped during {name}")
         return outcome(code, late, time.time() - started, launch.timeout_seconds, error_file, launch.logs.parent)
 
 

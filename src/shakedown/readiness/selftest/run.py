@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import queue
 import shutil
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import shakedown
 
-from ..errors import BadInput, EvidenceError, TrialError
+from ..errors import BadInput, EvidenceError, Interrupted, TrialError
 from ..evidence import read, write
 from ..observe import identity
 from ..record import Record
@@ -113,11 +112,12 @@ def run(
     except OSError as error:
         raise BadInput(f"cannot make the directory {out}: {error.strerror}") from None
     waiting = [one for one in planned if not _known(out, one, source)]
-    labs: queue.Queue[Lab] = queue.Queue()
     servers = [Server(out / "logs" / f"server-{number}.stderr") for number in range(jobs)]
-    for number, server in enumerate(servers):
-        labs.put(Lab(out / f"lab-{number}", out / "cache", server))
-    done, lock = len(planned) - len(waiting), threading.Lock()
+    every = [Lab(out / f"lab-{number}", out / "cache", server) for number, server in enumerate(servers)]
+    labs: queue.Queue[Lab] = queue.Queue()
+    for lab in every:
+        labs.put(lab)
+    done = len(planned) - len(waiting)
 
     def work(one: Planned) -> list[Tried]:
         lab = labs.get()
@@ -133,13 +133,16 @@ def run(
             one = running[finished]
             for result in finished.result():
                 write(result, _file(out, one, result.dtype))
-            with lock:
-                done += 1
+            done += 1
             words = ", ".join(dict.fromkeys(result.result for result in finished.result()))
             left = (time.monotonic() - begun) / max(done - len(planned) + len(waiting), 1) * (len(planned) - done)
             progress(
                 f"{one.name}: {words} ({done} of {len(planned)}, about {left / 60:.0f} min left)", done / len(planned)
             )
+    except BaseException:
+        for lab in every:  # or what runs now would have to end by itself
+            lab.stop()
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
         for server in servers:
@@ -180,6 +183,8 @@ def _try(lab: Lab, one: Planned, source: str, keep: bool) -> list[Tried]:
     shutil.rmtree(lab.folder / "trials" / one.name, ignore_errors=True)  # left by one that was interrupted
     try:
         record = lab.try_out(one.setting, one.name, one.fault, _dtypes(one))
+    except Interrupted:
+        raise
     except (TrialError, RuntimeError, OSError) as error:
         seconds = time.monotonic() - begun
         return [_not_applicable(one, dtype, source, seconds, str(error)) for dtype in _dtypes(one)]

@@ -58,6 +58,11 @@ class Server:
         if self._errors is not None:
             self._errors.close()
 
+    def stop(self) -> None:
+        """End the process from another thread; what it was doing has failed."""
+        if self._child is not None:
+            self._child.kill()
+
     def do(self, job: Path, timeout: float) -> Outcome:
         """Have the job in the file `job` done. A server that dies or takes longer than `timeout` seconds is an outcome, and
         the next job gets a new one.

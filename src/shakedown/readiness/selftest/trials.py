@@ -69,6 +69,12 @@ class Lab:
 
     def __init__(self, folder: Path, cache: Path, server: Server) -> None:
         self.folder, self.cache, self.server = folder, cache, server
+        self.processes = LocalProcesses()
+
+    def stop(self) -> None:
+        """End what runs in another thread: :meth:`try_out` raises Interrupted there."""
+        self.processes.stop()
+        self.server.stop()
 
     def try_out(self, setting: Setting, name: str, fault: str, dtypes: tuple[str, ...]) -> Record:
         """Make the trial `name` of `setting` in `dtypes`, with the device made wrong by `fault`. Its folder must not exist."""
@@ -81,7 +87,7 @@ class Lab:
         known = known.model_copy(update={"modes": list(setting.modes), "quick": not setting.warm})
         (root / "trial.json").unlink()  # a link: the base keeps its own
         write(known, root / "trial.json")
-        executor = _Executor(self.server, fault, self.cache if setting.share else None)
+        executor = _Executor(self, fault, self.cache if setting.share else None)
         source = workload.Source(known.workload["name"], Path(known.workload["path"]), known.workload["sha256"])
         demand = requirements.unlock(root / "requirements.json")
         request = trial.Request(
@@ -116,7 +122,7 @@ class Lab:
             cases=setting.cases,
             requirements=demand,
         )
-        making = trial.Trial(trial.check(request), _silent, _Executor(self.server, "", self.cache))
+        making = trial.Trial(trial.check(request), _silent, _Executor(self, "", self.cache))
         making.prepare()
         making.cells = [cell for cell in making.cells if _wanted(cell, setting) and cell.mode == "reference"]
         made = making.state
@@ -143,7 +149,7 @@ def _wanted(cell: Cell, setting: Setting) -> bool:
 class _Executor(Executor):
     """Real processes for whatever a fault can reach; snapshot and truth are done by a server, which the CPU's own are."""
 
-    server: Server
+    lab: Lab
     fault: str
     cache: Path | None
 
@@ -153,7 +159,7 @@ class _Executor(Executor):
             file = launch.logs / f"{launch.job.cell}.job.json"
             file.write_text(json.dumps(asdict(launch.job), indent=1))
             begun = time.monotonic()
-            ended = self.server.do(file, launch.timeout_seconds)
+            ended = self.lab.server.do(file, launch.timeout_seconds)
             return ended.model_copy(update={"seconds": time.monotonic() - begun})
         environment = dict(launch.environment)
         if self.fault and not launch.job.reference:
@@ -161,4 +167,4 @@ class _Executor(Executor):
         if self.cache is not None and "SHAKEDOWN_CACHE_DIR" in environment:
             self.cache.mkdir(parents=True, exist_ok=True)
             environment["SHAKEDOWN_CACHE_DIR"] = str(self.cache)
-        return LocalProcesses().run(replace(launch, environment=environment))
+        return self.lab.processes.run(replace(launch, environment=environment))
