@@ -1,4 +1,4 @@
-"""Localisation on an embedded device that is wrong on purpose, in real processes (``faulty/sitecustomize.py``)."""
+"""Localisation on an embedded device that is wrong on purpose, in real processes (``shakedown.readiness.selftest``)."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from shakedown.readiness.bisect.job import BisectJob
 from shakedown.readiness.bisect.result import Bisect
 from shakedown.readiness.judge.results import Outcome
 from shakedown.readiness.runner import Launch, LocalProcesses
+from shakedown.readiness.selftest import inject
 
 from .faults import moved_wrongly
 from .support import TINY, InProcess, quick
 
-FAULTY = Path(__file__).with_name("faulty")
 EAGER, COMPILED, ADAPTIVE = "eager-float32-cold", "compiled-float32-cold", "adaptive-float32-cold"
 # fault -> cell, phase, operator
 FAULTS = {
-    "gelu": (EAGER, "forward", "aten::gelu"),
-    "softmax_gradient": (EAGER, "backward", "aten::_log_softmax_backward_data"),
-    "update": (EAGER, "optimizer", "aten::_foreach_addcdiv_.ScalarList"),
-    "compiled_gelu": (COMPILED, "forward", "aten::gelu"),
+    "scaled_activation": (EAGER, "forward", "aten::gelu"),
+    "wrong_loss_gradient": (EAGER, "backward", "aten::_log_softmax_backward_data"),
+    "shifted_update": (EAGER, "optimizer", "aten::_foreach_addcdiv_.ScalarList"),
+    "compiled_only": (COMPILED, "forward", "aten::gelu"),
 }
 
 
@@ -97,7 +97,7 @@ class Runs:
         self.known: dict[str, Bisect] = {}
 
     def of(self, fault: str, cell: str) -> Bisect:
-        if fault not in self.known and fault == "update":  # this one as a user does it
+        if fault not in self.known and fault == "shifted_update":  # this one as a user does it
             options = ["--out", str(self.folder / fault), "--json"]
             done = CliRunner().invoke(cli.app, ["bisect", str(self.record), cell, *options], env=faulty(fault))
             self.known[fault] = Bisect.model_validate_json(done.stdout)
@@ -105,8 +105,7 @@ class Runs:
             assert "eager: operators of the optimizer pass" in done.stderr  # what it is doing
         elif fault not in self.known:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setenv("PYTHONPATH", str(FAULTY), prepend=os.pathsep)
-                patch.setenv("FAULT_OF_TEST", fault)
+                patch.setenv(inject.VARIABLE, fault)
                 executor = Processes(self.folder / "cache", () if cell == EAGER else ("eager",))
                 request = bisection.Request(self.record, cell, self.folder / fault)
                 self.known[fault] = bisection.run(request, lambda text: None, executor)
@@ -136,9 +135,9 @@ def test_the_operator_is_named(runs: Runs, fault: str) -> None:
 
 def test_the_module_and_the_line_are_named(runs: Runs) -> None:
     for fault, kind, line in (
-        ("gelu", "Tiny", line_of("F.gelu")),
-        ("softmax_gradient", "forward", line_of("F.cross_entropy")),
-        ("compiled_gelu", "Tiny", line_of("F.gelu")),
+        ("scaled_activation", "Tiny", line_of("F.gelu")),
+        ("wrong_loss_gradient", "forward", line_of("F.cross_entropy")),
+        ("compiled_only", "Tiny", line_of("F.gelu")),
     ):
         stage = runs.of(fault, FAULTS[fault][0]).found
         assert stage is not None
@@ -150,14 +149,14 @@ def test_the_module_and_the_line_are_named(runs: Runs) -> None:
         wanted = int(line.split(":")[1])
         assert name == "tiny.py"
         assert wanted <= int(number) <= wanted + 2
-    stage = runs.of("update", EAGER).found
+    stage = runs.of("shifted_update", EAGER).found
     assert stage is not None
     assert stage.module is not None
     assert stage.module.kind == "AdamW"
 
 
 def test_the_error_is_put_into_words_and_numbers(runs: Runs) -> None:
-    stage = runs.of("gelu", EAGER).found
+    stage = runs.of("scaled_activation", EAGER).found
     assert stage is not None
     assert stage.operator is not None
     (numbers,) = stage.operator.numbers
@@ -167,16 +166,16 @@ def test_the_error_is_put_into_words_and_numbers(runs: Runs) -> None:
 
 
 def test_eager_is_looked_into_first(runs: Runs) -> None:
-    found = runs.of("compiled_gelu", COMPILED)
+    found = runs.of("compiled_only", COMPILED)
     assert [stage.mode for stage in found.stages] == ["eager", "compiled"]
     assert found.stages[0].verdict == "nothing"
     assert "eager mode on the same target is right" in found.text
 
 
 def faulty(faults: str) -> dict[str, str]:
-    """The environment of a process whose device has `faults`."""
-    path = os.pathsep.join(filter(None, (str(FAULTY), os.environ.get("PYTHONPATH"))))
-    return os.environ | {"PYTHONPATH": path, "FAULT_OF_TEST": faults}
+    """The environment of a process whose device has `faults`, of the trial or not."""
+    path = os.pathsep.join(filter(None, (str(inject.PROPAGATE), os.environ.get("PYTHONPATH"))))
+    return os.environ | {"PYTHONPATH": path, inject.VARIABLE: faults}
 
 
 def healthy(case: Path) -> int:
@@ -206,31 +205,33 @@ def test_every_case_reproduces_the_fault_and_passes_without_it(runs: Runs) -> No
         assert stage is not None
         assert stage.case == "case", stage.case_note
         assert healthy(runs.folder / fault / "case" / "case.py") == 0
-    assert outcomes(runs, "compiled_gelu") == dict.fromkeys(FAULTS, 0) | {"compiled_gelu": 1}
-    assert outcomes(runs, "gelu,softmax_gradient,update,compiled_gelu") == dict.fromkeys(FAULTS, 1)
+    assert outcomes(runs, "compiled_only") == dict.fromkeys(FAULTS, 0) | {"compiled_only": 1}
+    assert outcomes(runs, "scaled_activation,wrong_loss_gradient,shifted_update,compiled_only") == dict.fromkeys(
+        FAULTS, 1
+    )
 
 
 def test_a_case_is_small(runs: Runs) -> None:
     """Shrinking halves what it can: the update is one tensor of fourteen, the activation a part of 2 x 8 x 32 values."""
-    runs.of("update", EAGER)
-    runs.of("gelu", EAGER)
-    update = (runs.folder / "update" / "case" / "case.py").read_text()
+    runs.of("shifted_update", EAGER)
+    runs.of("scaled_activation", EAGER)
+    update = (runs.folder / "shifted_update" / "case" / "case.py").read_text()
     assert update.count('t["self_') == 2  # given, and compared
-    assert (runs.folder / "gelu" / "case" / "tensors.safetensors").stat().st_size < 2 * 8 * 32 * 4 / 2
-    assert len((runs.folder / "gelu" / "case" / "case.py").read_text().splitlines()) < 60
+    assert (runs.folder / "scaled_activation" / "case" / "tensors.safetensors").stat().st_size < 2 * 8 * 32 * 4 / 2
+    assert len((runs.folder / "scaled_activation" / "case" / "case.py").read_text().splitlines()) < 60
 
 
 def test_a_fused_program_alone_is_wrong(runs: Runs) -> None:
     """Adaptive eager: eager is right, the fused program is not, and the case brings it about again."""
-    found = runs.of("fused_gelu", ADAPTIVE)
+    found = runs.of("adaptive_only", ADAPTIVE)
     assert [(s.mode, s.verdict) for s in found.stages] == [("eager", "nothing"), ("adaptive", "located")]
     stage = found.found
     assert stage is not None
     assert stage.operator is not None
     assert stage.operator.names == ["aten::gelu"]
     assert "in a fused program" in found.text
-    case = runs.folder / "fused_gelu" / "case" / "case.py"
-    for fault, code in (("fused_gelu", 1), ("", 0)):
+    case = runs.folder / "adaptive_only" / "case" / "case.py"
+    for fault, code in (("adaptive_only", 1), ("", 0)):
         done = subprocess.run([sys.executable, str(case)], env=faulty(fault), capture_output=True, text=True)
         assert done.returncode == code, done.stdout + done.stderr
 

@@ -77,6 +77,17 @@ def test_nobody_can_take_a_faulty_device_for_another(tried: SelfTest, out: Path)
     assert "FAULTY" not in (healthy / "record.json").read_text()
 
 
+def test_a_wrong_device_fails_the_trial_and_claims_no_speed(tried: SelfTest, out: Path) -> None:
+    assert tried.tried
+    (folder,) = out.glob("lab-*/trials/backward_only")
+    record = records.load(folder)
+    assert record.exit_code == 1
+    (cell,) = (one for one in record.judgement.cells if one.cell == "eager-float32-cold")
+    (case,) = cell.cases
+    assert case.timing is not None
+    assert "not explained" in case.timing.later.withheld
+
+
 def test_what_has_ended_is_not_made_again(tried: SelfTest, out: Path) -> None:
     made: list[str] = []
     planned = [run.Planned(name, COMMON, name) for name in SAMPLE]
