@@ -52,7 +52,7 @@ def test_port_cost_saving_and_months_of_plain_inputs() -> None:
     assert found.port_cost.likely == 57_600
     assert found.saving.likely == found.net_saving.likely == 30_000
     assert found.months.low == found.months.likely == found.months.high == Decimal("1.92")
-    assert found.from_start.likely == Decimal("3.30")  # and six weeks before the switch
+    assert found.from_start.likely == Decimal("3.31")  # and six weeks before the switch, rounded up
     assert found.verdict == "pays back"
     assert found.sentence.startswith("pays back in 1.92 months after the switch, within the horizon of 24 months")
     assert found.currency == "USD"

@@ -130,8 +130,10 @@ def payback(costs: Costs, today: datetime.date | None) -> Payback:
     monthly = _sum(lines, "monthly") if any(line.when == "monthly" and line.amount for line in lines) else None
     saving = _needed(costs, "compute.monthly_before") - _needed(costs, "compute.monthly_after")
     net = saving - monthly if monthly else saving
-    months = Months(
-        low=_months(once.low, net.high), likely=_months(once.likely, net.likely), high=_months(once.high, net.low)
+    months = _hundredths(
+        Months(
+            low=_months(once.low, net.high), likely=_months(once.likely, net.likely), high=_months(once.high, net.low)
+        )
     )
     before_switch = _needed(costs, "port.weeks")
     parallel = costs.parallel_run.months.value if costs.parallel_run.months else ZERO
@@ -155,7 +157,7 @@ def payback(costs: Costs, today: datetime.date | None) -> Payback:
         saving=_cents(saving),
         monthly=monthly,
         net_saving=_cents(net),
-        months=_hundredths(months),
+        months=months,
         from_start=_hundredths(from_start),
         verdict=verdict,
         sentence=sentence,
@@ -288,8 +290,10 @@ def _later(months: Decimal | None, weeks: Decimal, parallel: Decimal) -> Decimal
 
 
 def _hundredths(months: Months) -> Months:
+    """Rounded up: a promise is not rounded down."""
+
     def cut(value: Decimal | None) -> Decimal | None:
-        return None if value is None else value.quantize(Decimal("0.01"))
+        return None if value is None else value.quantize(Decimal("0.01"), rounding=ROUND_CEILING)
 
     return Months(low=cut(months.low), likely=cut(months.likely), high=cut(months.high))
 
