@@ -14,6 +14,7 @@ import shakedown
 
 from . import (
     bisect,
+    bundle,
     compare,
     judge,
     ledger,
@@ -62,6 +63,7 @@ app.command()(compare.compare)
 app.command()(compare.junit)
 app.command()(schema.schema)
 app.command()(bisect.bisect)
+app.command()(bundle.bundle)
 app.command()(selftest.selftest)
 app.command()(scan.scan)
 app.command()(shapes.shapes)

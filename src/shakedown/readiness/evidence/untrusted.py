@@ -58,7 +58,7 @@ def read_bytes(path: Path, limit: int = MAX_DOCUMENT) -> bytes:
         size = os.fstat(descriptor.fileno()).st_size
         if size > limit:
             raise ValueError(f"it has {size:,} bytes, and {limit:,} are the most that are read")
-        return bytes(descriptor.read(limit + 1))
+        return bytes(descriptor.read(size))
 
 
 def _open(path: Path) -> Any:

@@ -23,6 +23,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 # Modules with documents of their own beside those in the package `evidence`, none of which imports torch.
 _ELSEWHERE = (
     "bisect.result",
+    "bundle.results",
     "compare.results",
     "cost.ledger",
     "cost.payback",
