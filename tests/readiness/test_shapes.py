@@ -132,7 +132,8 @@ def test_a_plan_is_the_best_there_is(traffic, most: int, odd, compiling: float) 
         assert point.step_seconds == pytest.approx(best[len(point.edges)])
         assert point.programs == len(point.edges) * sizes <= most
         assert point.total_seconds == pytest.approx(point.programs * compiling + 100 * best[len(point.edges)])
-        assert point.waste == pytest.approx(buckets.waste(traffic, point.edges))
+        positions = costs_of(traffic, point.edges, lambda size, edge: size * edge)
+        assert point.waste == pytest.approx(1 - sum(w * size * n for (size, n), w in traffic.items()) / positions)
     steps = [point.step_seconds or 0.0 for point in found.curve]
     assert steps == sorted(steps, reverse=True)
     assert min(steps) == pytest.approx(min(best.values())), "no number of programs beyond the curve's would be better"

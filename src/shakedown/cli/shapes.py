@@ -23,7 +23,7 @@ def shapes(
         ),
     ] = None,
     max_programs: Annotated[
-        int | None, typer.Option(min=1, help="Programs that a plan may have. Default: as required, else 8.")
+        int | None, typer.Option(min=1, max=256, help="Programs that a plan may have. Default: as required, else 8.")
     ] = None,
     maximum: Annotated[
         int | None, typer.Option(min=1, help="The longest length that is served; no bucket is longer.")

@@ -128,61 +128,78 @@ def choose(shares: Mapping[int, float], programs: int, edges: Iterable[int] | No
     allowed = sorted(set(candidates(lengths) if edges is None else edges))
     if not allowed or allowed[-1] < lengths[-1]:
         raise BadInput(f"no bucket is as long as the longest length, {lengths[-1]}")
-    chosen = _best({(1, n): w for n, w in weights.items()}, allowed, programs, lambda size, edge: float(edge))[-1]
+    table = _Table({(1, n): w for n, w in weights.items()}, allowed)
+    chosen = table.best(programs, _positions)[-1]
     made: list[Bucket] = []
     start = 0
     for edge in chosen:
         inside = tuple(n for n in lengths if start < n <= edge)
         made.append(Bucket(edge=edge, lengths=inside, share=round(sum(weights[n] for n in inside), 12)))
         start = edge
-    return Buckets(buckets=tuple(made), waste=waste({(1, n): w for n, w in weights.items()}, chosen))
+    return Buckets(buckets=tuple(made), waste=table.waste(chosen))
 
 
-def waste(traffic: Mapping[tuple[int, int], float], edges: tuple[int, ...]) -> float:
-    """Share of computed positions that are padding; 0 where nothing is computed."""
-    needed = sum(weight * size * length for (size, length), weight in traffic.items())
-    computed = sum(
-        weight * size * next(edge for edge in edges if edge >= length) for (size, length), weight in traffic.items()
-    )
-    return max(0.0, 1 - needed / computed) if computed else 0.0
+class _Table:
+    """The traffic by batch size and the smallest candidate that holds it: all that a choice of edges depends on."""
 
+    def __init__(self, traffic: Mapping[tuple[int, int], float], edges: list[int]) -> None:
+        self.sizes = sorted({size for size, _ in traffic})
+        self.edges = np.asarray(edges)
+        self.held = np.zeros((len(self.sizes), len(edges)))
+        shapes, weights = np.array(list(traffic)), np.array(list(traffic.values()))
+        rows, columns = np.searchsorted(self.sizes, shapes[:, 0]), np.searchsorted(self.edges, shapes[:, 1])
+        np.add.at(self.held, (rows, columns), weights)
+        self.needed = float((weights * shapes[:, 0] * shapes[:, 1]).sum())
+        self.last = int(columns.max())  # edges from here hold every length
 
-def _best(
-    traffic: Mapping[tuple[int, int], float], edges: list[int], count: int, cost: Callable[[int, int], float]
-) -> list[tuple[int, ...]]:
-    """The cheapest edges with at most 1, 2, ... `count` of them, as long as another one helps.
+    def best(self, count: int, cost: Callable[[int, int], float]) -> list[tuple[int, ...]]:
+        """The cheapest edges with at most 1, 2, ... `count` of them, without those that another edge does not help.
 
-    `traffic` has weights by batch size and length, `cost` is of one step of a size and an edge. With the last edge j and the
-    one before it i, whatever lies between them is computed at j, whatever cost is like; so ``best[j]`` needs ``best[i]`` only.
-    """
-    sizes = sorted({size for size, _ in traffic})
-    held = np.zeros((len(sizes), len(edges)))
-    where = np.asarray(edges)
-    for (size, length), weight in traffic.items():
-        held[sizes.index(size), int(np.searchsorted(where, length))] += weight
-    below = held.cumsum(axis=1)  # weight of the lengths up to each edge
-    price = np.array([[cost(size, edge) for edge in edges] for size in sizes])
-    alone = (price * below).sum(axis=0)
-    last = int(np.searchsorted(where, max(length for _, length in traffic)))  # edges from here hold every length
-    # between[j, i]: the cost of everything above edge i and up to edge j, computed at j; only for i below j.
-    between = alone[:, None] - price.T @ below
-    between[np.triu_indices(len(edges))] = np.inf
-    best, before = alone, []
-    found: list[tuple[int, ...]] = []
-    cheapest = np.inf
-    for number in range(min(count, len(edges))):
-        if number:
-            reached = best[None, :] + between
-            before.append(reached.argmin(axis=1))
-            best = reached.min(axis=1)
-        end = last + int(best[last:].argmin())
-        if not found or best[end] < cheapest - 1e-12 * abs(cheapest):
-            cheapest = best[end]
-            chosen = [end]
-            for step in reversed(before):
-                chosen.append(int(step[chosen[-1]]))
-            found.append(tuple(edges[i] for i in reversed(chosen)))
-    return found
+        With the last edge j and the one before it i, whatever lies between them is computed at j, whatever `cost` (of one
+        step of a size and an edge) is like; so the best that ends at j needs the best that ends at i, and no more.
+        """
+        edges = self.edges.tolist()
+        price = np.array([[cost(size, edge) for edge in edges] for size in self.sizes])
+        below = self.held.cumsum(axis=1)  # weight of the lengths up to each edge
+        alone = (price * below).sum(axis=0)
+        # between[j, i]: the cost of everything above edge i and up to edge j, computed at j; only for i below j.
+        between = alone[:, None] - price.T @ below
+        between[np.triu_indices(len(edges))] = np.inf
+        best, before = alone, []
+        found: list[tuple[int, ...]] = []
+        cheapest = np.inf
+        for number in range(min(count, len(edges))):
+            if number:
+                reached = best[None, :] + between
+                before.append(reached.argmin(axis=1))
+                best = np.take_along_axis(reached, before[-1][:, None], axis=1)[:, 0]
+            end = self.last + int(best[self.last :].argmin())
+            if not found or best[end] < cheapest - 1e-12 * abs(cheapest):
+                cheapest = best[end]
+                chosen = [end]
+                for step in reversed(before):
+                    chosen.append(int(step[chosen[-1]]))
+                found.append(tuple(edges[i] for i in reversed(chosen)))
+        return found
+
+    def shares(self, chosen: tuple[int, ...]) -> dict[tuple[int, int], float]:
+        """Weight of each batch size and chosen edge."""
+        ends = np.searchsorted(self.edges, chosen) + 1
+        return {
+            (size, edge): float(self.held[row, start:end].sum())
+            for row, size in enumerate(self.sizes)
+            for edge, start, end in zip(chosen, [0, *ends], ends)
+        }
+
+    def waste(self, chosen: tuple[int, ...]) -> float:
+        """Share of computed positions that are padding; 0 where nothing is computed."""
+        computed = sum(weight * size * edge for (size, edge), weight in self.shares(chosen).items())
+        return max(0.0, 1 - self.needed / computed) if computed else 0.0
+
+    def step(self, chosen: tuple[int, ...], cost: Callable[[int, int], float]) -> float:
+        """Expected cost of a step."""
+        shares = self.shares(chosen)
+        return sum(weight * cost(*shape) for shape, weight in shares.items() if weight) / sum(shares.values())
 
 
 def plan(
@@ -226,8 +243,9 @@ def plan(
         raise BadInput(f"no request is as short as the maximum, {maximum}")
     weighed = cost is not None and compile_seconds is not None
     edges = candidates((length for _, length in served), maximum)
-    found = _best(served, edges, max_programs // len(sizes), cost if cost and weighed else _positions)
-    curve = tuple(_point(served, chosen, steps, cost, compile_seconds) for chosen in found)
+    table = _Table(served, edges)
+    found = table.best(max_programs // len(sizes), cost if cost and weighed else _positions)
+    curve = tuple(_point(table, chosen, steps, cost, compile_seconds) for chosen in found)
     index, reason = _recommended(curve, expected, weighed, steps)
     return BucketPlan(
         basis="costs" if weighed else "padding only",
@@ -246,23 +264,19 @@ def _positions(size: int, edge: int) -> float:
 
 
 def _point(
-    served: Mapping[tuple[int, int], float],
+    table: _Table,
     edges: tuple[int, ...],
     steps: int,
     cost: Callable[[int, int], float] | None,
     compile_seconds: float | None,
 ) -> PlanPoint:
-    programs = len(edges) * len({size for size, _ in served})
+    programs = len(edges) * len(table.sizes)
     compiling = None if compile_seconds is None else programs * compile_seconds
-    step = None
-    if cost is not None:
-        weight = sum(served.values())
-        padded = ((size, next(e for e in edges if e >= length), w) for (size, length), w in served.items())
-        step = sum(w * cost(size, edge) for size, edge, w in padded) / weight
+    step = None if cost is None else table.step(edges, cost)
     return PlanPoint(
         programs=programs,
         edges=edges,
-        waste=waste(served, edges),
+        waste=table.waste(edges),
         compile_seconds=compiling,
         step_seconds=step,
         total_seconds=None if compiling is None or step is None else compiling + steps * step,

@@ -20,6 +20,7 @@ from ..evidence import Frozen
 
 LONGEST = 10_000_000  # a length above it is more likely to be a mistake, an identifier or a time
 _MOST_BYTES = 64_000_000
+_MOST_LENGTHS = 100_000
 _LENGTH = re.compile(r"\d{1,12}", re.ASCII)
 
 
@@ -75,6 +76,10 @@ def parse(data: bytes, name: str, as_json: bool = False) -> Lengths:
     weights = {length: weights[length] for length in sorted(weights) if weights[length]}
     if not weights:
         raise BadInput(f"{name}: there is no length in it; write one a line, or `length,count`")
+    if len(weights) > _MOST_LENGTHS:
+        raise BadInput(
+            f"{name}: {len(weights):,} distinct lengths, and {_MOST_LENGTHS:,} are read; round them up to tens"
+        )
     whole = all(weight.is_integer() for weight in weights.values())
     requests = int(math.fsum(weights.values())) if whole else None
     return Lengths(name=name, sha256=hashlib.sha256(data).hexdigest(), weights=weights, requests=requests)

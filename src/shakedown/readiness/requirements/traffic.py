@@ -44,6 +44,7 @@ class Traffic(Frozen):
     max_programs: int = Field(
         default=8,
         ge=1,
+        le=256,
         description="Programs that a bucket plan may have. Dynamo compiles a function for eight shapes and runs it eagerly "
         "from then on (torch._dynamo.config.recompile_limit), so more need that limit raised.",
     )
