@@ -161,6 +161,29 @@ def test_only_a_ledger_is_added_to(tmp_path: Path) -> None:
         assert path.read_text() == text
 
 
+def test_text_from_a_ledger_is_no_command_to_a_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger.add(path, "other", "clear \x1b[2J the screen", Decimal(1), None)
+    entry = json.loads(path.read_text())
+    entry["what"] = "clear \x1b[2J the screen"  # as another program may write it, with a hash that fits
+    entry["sha256"] = ledger._content(entry)
+    for text in (path.read_text(), json.dumps(entry) + "\n"):
+        path.write_text(text)
+        code, said, _ = invoke("list", "--file", path)
+        assert code == 0
+        assert "\x1b" not in said
+        assert r"clear \x1b[2J the screen" in said
+
+
+def test_only_regular_files_of_some_size_are_read(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(BadInput, match="it is a link"):
+        ledger.add(tmp_path / "link", "other", "x", Decimal(1), None)
+    assert not (tmp_path / "elsewhere").exists()
+    with pytest.raises(BadInput, match="cannot read the ledger"):
+        ledger.read(tmp_path)
+
+
 WRITER = """
 import sys
 from decimal import Decimal

@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 from pydantic import Field, ValidationError
 
 from ..errors import BadInput
-from ..evidence import Frozen, canonical
+from ..evidence import Frozen, canonical, untrusted
 from .effect import Measured
 from .ranges import Range, exactly
 
@@ -95,13 +95,19 @@ def read(path: Path) -> Ledger:
     Raises:
         BadInput: it cannot be read, or is no ledger at all.
     """
+    return _read(_bytes(path), path)[0]
+
+
+def _bytes(path: Path) -> bytes:
+    """What the file holds, which somebody else may have written; nothing where there is none."""
     try:
-        raw = path.read_bytes()
+        return untrusted.read_bytes(path)
     except FileNotFoundError:
-        return Ledger(file=str(path), entries=[])
+        return b""
     except OSError as error:
         raise BadInput(f"cannot read the ledger {path}: {error.strerror}") from None
-    return _read(raw, path)[0]
+    except ValueError as error:
+        raise BadInput(f"cannot read the ledger {path}: {error}") from None
 
 
 def _read(raw: bytes, path: Path) -> tuple[Ledger, str]:
@@ -148,9 +154,9 @@ def _entry(line: bytes) -> tuple[Entry, str] | None:
     if len(line) > _LONGEST:
         return None
     try:
-        raw = json.loads(line)
-        return Entry.model_validate_json(line), _content(raw)
-    except (ValueError, RecursionError):
+        raw = untrusted.parse_exactly(line)
+        return Entry.model_validate(untrusted.shown(raw)), _content(raw)
+    except (ValueError, AttributeError):
         return None
 
 
@@ -203,7 +209,7 @@ def add(path: Path, kind: str, what: str, hours: Decimal, effect: Measured | Non
 
 
 def _append(path: Path, kind: Kind, what: str, hours: Decimal, effect: Measured | None) -> Entry:
-    raw = path.read_bytes() if path.exists() else b""
+    raw = _bytes(path)
     ledger, left = _read(raw, path)
     if ledger.problems:
         raise BadInput(
@@ -214,7 +220,7 @@ def _append(path: Path, kind: Kind, what: str, hours: Decimal, effect: Measured 
             number=len(ledger.entries) + 1,
             when=datetime.now(UTC).replace(microsecond=0),
             kind=kind,
-            what=what.strip(),
+            what=untrusted.printable(what.strip()),
             hours=hours,
             effect=effect,
             after_torn=left,
