@@ -108,6 +108,8 @@ def test_exact_results_must_be_bit_equal_signs_of_zero_included() -> None:
     assert compared("aten.clone.default", "exact", values, values).margin == 0
     assert compared("aten.clone.default", "exact", np.array([-0.0, 1.0, np.nan]), values).margin > 1
     assert compared("aten.relu.default", "exact", np.array([-0.0, 1.0, np.nan]), values).margin == 0
+    # A tie of two zeros: topk may choose either.
+    assert compared("aten.topk.default", "exact", np.array([-0.0, 1.0, np.nan]), values).margin == 0
     wrong = compared("aten.clone.default", "exact", np.array([0.0, 1.0000001, np.nan]), values)
     assert "the first at [1]" in wrong.text
 

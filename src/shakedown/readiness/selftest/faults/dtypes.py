@@ -89,7 +89,7 @@ def nan_hidden(device: Device) -> None:
 
 @fault(By("flushes-denormals"), group=_GROUP, recipe=_PROBE, nature="legal")
 def denormals_flushed(device: Device) -> None:
-    """Numbers below the least normal one are taken for zero."""
+    """Numbers below the least normal one are taken for zero, as the embedded device does by itself."""
 
     def flushed(result: Any) -> Any:
         if str(result.dtype) != "float32":
