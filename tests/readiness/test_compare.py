@@ -19,7 +19,7 @@ from shakedown.readiness import record as records
 from shakedown.readiness.compare import Comparison, Opened, verdicts
 from shakedown.readiness.errors import BadInput
 from shakedown.readiness.evidence import write_atomic
-from shakedown.readiness.judge.results import Outcome
+from shakedown.readiness.judge.results import Cell, Outcome
 from shakedown.readiness.record import sealing
 from shakedown.readiness.report import comparison as page
 
@@ -54,12 +54,13 @@ def edited(path: Path, edit: Edit) -> None:
     path.write_text(json.dumps(raw))
 
 
-def judged_again(base: Path, out: Path, change: Callable[[Path], None] = lambda root: None) -> Path:
-    """A copy of the trial whose evidence `change` has altered, judged and sealed as any trial is."""
+def judged_again(base: Path, out: Path, change: Callable[[Path], list[Cell] | None]) -> Path:
+    """A copy of the trial whose evidence `change` has altered, judged and sealed as any trial is; with the processes that
+    it returns, if any.
+    """
     shutil.copytree(base, out)
-    change(out)
     known = records.load(out)
-    records.seal(out, known.trial, known.cells)
+    records.seal(out, dict(known.trial), change(out) or known.cells)
     return out
 
 
@@ -362,7 +363,7 @@ def test_identity_says_what_is_the_point_and_what_forbids_a_ratio(base: Path, tm
 def timed(base: Path, out: Path, cpu: float, eager: float, processes: int = 5) -> Path:
     """A trial whose steps take about so many seconds, in so many processes a side."""
 
-    def change(root: Path) -> None:
+    def change(root: Path) -> list[Cell]:
         known = records.load(root)
         cells = []
         for number in range(processes):
@@ -390,7 +391,7 @@ def timed(base: Path, out: Path, cpu: float, eager: float, processes: int = 5) -
                 edited(folder / f"{CASE}.json", edit)
                 edited(folder / "self-test.json", lambda raw: raw.update(passed=True, reason=""))
                 cells.append(cell.model_copy(update={"id": name, "kind": "single" if number else "sequence"}))
-        records.seal(root, known.trial, cells)
+        return cells
 
     return judged_again(base, out, change)
 
@@ -600,7 +601,7 @@ def test_resume_takes_a_baseline_too(base: Path, tmp_path: Path) -> None:
 def test_a_comparison_beside_a_record_is_not_part_of_it(base: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(base, tmp_path / "copy"))
     write_atomic(copy / "comparison.md", b"# made from it")
-    again = records.seal(copy, records.load(copy).trial, records.load(copy).cells)
+    again = records.seal(copy, dict(records.load(copy).trial), records.load(copy).cells)
     assert "comparison.md" not in again.files
 
 
