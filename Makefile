@@ -12,7 +12,7 @@ ARGS   ?= --quick
 # Adaptive eager is decided when Python starts, so its tests are a pytest run of their own. Both run whatever becomes of the first.
 ADAPTIVE := SHAKEDOWN_ADAPTIVE=1
 
-.PHONY: trial test test-adaptive check bench fuzz clean
+.PHONY: trial test test-adaptive selftest check bench fuzz clean
 trial: $(STAMP)
 	$(BIN)/shakedown run decoder $(ARGS)
 
@@ -26,6 +26,10 @@ test: $(STAMP)
 # The device's whole suite once more, with everything recorded: where the two modes differ, a test of plain eager fails.
 test-adaptive: $(STAMP)
 	$(ADAPTIVE) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/neuron tests/adaptive
+
+# Every fault and a hundred healthy devices: docs/selftest.md is made by it. Started again, it goes on.
+selftest: $(STAMP)
+	$(BIN)/shakedown selftest --healthy 100 --jobs $(JOBS) --out shakedown-runs/selftest --write docs/selftest.md
 
 check: $(STAMP)
 	$(BIN)/ruff check src tests benchmarks examples

@@ -66,7 +66,7 @@ class Evidence(Frozen):
 class Truth(Frozen):
     """The float64 run on the CPU that one piece of evidence is judged against.
 
-    Steps 1 and k were each computed from the weights that the device itself had before that step, and weights were
+    Steps 1 to k were each computed from the weights that the device itself had before that step, and weights were
     updated with the device's own gradients, so that each difference is the error of one stage and not of all before it.
     """
 

@@ -16,17 +16,19 @@ Kind = Literal["operator", "layout", "precision", "shape", "restart"]
 # Which result a failing finding belongs to; what is in neither list is correctness.
 PATH_WORDS = (
     "fallback",
+    "hidden-fallback",
     "recompile-bound",
     "not-captured",
     "graph-by-operator",
     "more-programs-than-expected",
     "partly-compiled",
 )
-OPERATION_WORDS = ("over-budget", "resume-broken", "cold-start", "warm-start")
+OPERATION_WORDS = ("over-budget", "resume-broken", "cold-start", "warm-start", "memory-grows")
 _KINDS: dict[str, Kind] = {
     "operator-differs": "operator",
     "fallback": "operator",
     "fallback-bound": "operator",
+    "hidden-fallback": "operator",
     "graph-by-operator": "operator",
     "not-captured": "operator",
     "recompile-bound": "shape",
@@ -39,6 +41,7 @@ _ADVICE: dict[str, str] = {
     "operator-differs": "keep it off the target, replace it, or have it mended; its neighbours are in the findings",
     "fallback": "replace it, or accept it in the requirements with a budget and a reason",
     "fallback-bound": "replace what runs on the CPU, or raise budgets.fallback_share with a reason",
+    "hidden-fallback": "replace it, or find out where it runs: the target's own account leaves it out",
     "graph-by-operator": "replace the operator that has no lowering, or run this part eager",
     "not-captured": "remove what ends the capture, or run this part eager",
     "recompile-bound": "pad to a few lengths (`shakedown shapes` plans them)",
