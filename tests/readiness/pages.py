@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from shakedown.readiness import evidence as ev
+from shakedown.readiness.judge import shapes
 from shakedown.readiness.judge.amortise import Curve, Point
 from shakedown.readiness.judge.break_even import BreakEven, Estimate
 from shakedown.readiness.judge.graphs import GraphSummary, Problem
 from shakedown.readiness.judge.judgement import Judgement
+from shakedown.readiness.judge.measured import PooledTiming
 from shakedown.readiness.judge.parity_results import ParityCurve, ParityEvent, ParityResult, ParityWindow
 from shakedown.readiness.judge.projected import Bound, CaseProjection, Projection
 from shakedown.readiness.judge.resample import Interval
 from shakedown.readiness.judge.results import Finding
-from shakedown.readiness.judge.shapes import ShapeFamily, ShapeLedger, StepCost
-from shakedown.readiness.plan.buckets import BucketPlan, Longer, PlanPoint
 from shakedown.readiness.record import FileEntry, Record
 
 from . import faults, support
@@ -90,7 +90,7 @@ def rich(record: Record) -> Record:
         timings=timings,
         break_even=[even],
         parity=[_parity(cell)],
-        shapes=_shapes(),
+        shapes=_shapes(record, timings),
         projection=_projection(cell, first),
     )
 
@@ -127,30 +127,10 @@ def _parity(cell: str) -> ParityResult:
     )  # fmt: skip
 
 
-def _shapes() -> ShapeLedger:
-    cost = StepCost(seconds=0.01, low=None, high=None, basis="measured")
-    rows = [
-        ShapeFamily(
-            size=4, length=n, share=s, requests=int(1000 * s), lengths=1, shortest=n, longest=n, waste=0.1, calls=4,
-            compiled=1, reused=0.75, ran_eager=0, loaded_warm=1, step=cost,
-        )
-        for n, s in ((32, 0.5), (64, 0.3), (128, 0.2))
-    ]  # fmt: skip
-    curve = tuple(
-        PlanPoint(
-            programs=n, edges=(128,), waste=0.6 / n, compile_seconds=4.0 * n, step_seconds=60 / n, total_seconds=4 * n + 60 / n
-        )
-        for n in (1, 2, 3, 4)
-    )  # fmt: skip
-    longer = Longer(maximum=128, rule="refuse", share=0.0, requests=0, lengths=0, text="no request is longer")
-    plan = BucketPlan(
-        basis="costs", sizes=(4,), steps=1000, max_programs=8, curve=curve, recommended=2, reason="least in all", longer=longer
-    )  # fmt: skip
-    return ShapeLedger(
-        kind="rehearsal", source="lengths.txt", sha256="0" * 64, mode="compiled", dtype="float32", requests=1000, distinct=3,
-        quantiles={"p50": 32}, now=curve[2], rows=rows, rows_left_out=0, share_left_out=0.0, limits=[], step_model=None,
-        compile_cost=None, plan=plan, buckets=rows, notes=[],
-    )  # fmt: skip
+def _shapes(record: Record, timings: list[PooledTiming]) -> shapes.ShapeLedger:
+    weights = {(2, n, n): 1.0 / n for n in range(4, 60)}
+    known = shapes.Distribution("lengths.txt", weights, 1000)
+    return shapes.ledger(known, shapes.Tried(record.cells, record.judgement.cells, timings), record.requirements)
 
 
 def _projection(cell: str, case: str) -> Projection:
@@ -241,7 +221,8 @@ def large(root: Path, record: Record, cells: int = 200, findings: int = 10_000) 
         Finding(word="odd", cell=ids[i % cells], case="2x8", text=f"finding {i}", fails=False) for i in range(findings)
     ]
     vectors = json.loads((root / "vectors.json").read_text())
-    vectors |= dict.fromkeys(ids, vectors[last.id])
+    few = {case: tensors[:40] for case, tensors in vectors[last.id].items()}
+    vectors |= dict.fromkeys(ids, few)
     made = judged(record, cells=[*record.judgement.cells, *results], findings=found)
     made = made.model_copy(update={"cells": [*record.cells, *copies]})
     return put(root, made, "vectors.json", json.dumps(vectors).encode())

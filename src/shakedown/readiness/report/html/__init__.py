@@ -10,11 +10,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...record import Record
-from .page import page
+from .page import rendered
 
 __all__ = ["html"]
 
 
 def html(record: Record, root: Path, at: Path | None = None) -> str:
     """The page for the record in the directory `root`, to lie in the folder `at` (`root` itself if None)."""
-    return page(record, root, at or root)
+    return rendered(record, root, at or root)

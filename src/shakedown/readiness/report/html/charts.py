@@ -178,7 +178,7 @@ def lines(
     legend += [(one.name, element("rect", x=2, y=-6, width=24, height=12, class_="band envelope")) for one in bands]
     head, top = svg.legend(legend, 10)
     points = [p for one in [*(s.points for s in series), *(b.points for b in bands)] for p in one]
-    left, right, bottom = 74.0, WIDTH - 16.0, top + 260.0
+    left, right, bottom = 74.0, WIDTH - 34.0, top + 260.0
     x = x_axis.scale([p.x for p in points] + [place for place, _ in marks], left, right)
     heights = [v for p in points for v in (p.y, p.low, p.high)] + [height for height, _ in levels]
     y = y_axis.scale(heights, bottom, top + 8)

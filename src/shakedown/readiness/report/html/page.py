@@ -115,7 +115,7 @@ class Chapter:
     parts: Sequence[Any]
 
 
-def page(record: Record, root: Path, at: Path) -> str:
+def rendered(record: Record, root: Path, at: Path) -> str:
     """The whole page. `at` is the folder that it will lie in, so that its links lead to the files of the record in `root`."""
     files = Files(root, record, at)
     vectors = Vectors(files)

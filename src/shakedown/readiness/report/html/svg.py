@@ -76,6 +76,7 @@ def legend(names: Sequence[tuple[str, Markup]], y: float, left: float = 0.0) -> 
 
 def drawing(identity: str, title: str, description: str, height: float, *children: str | Markup) -> Markup:
     """The whole, named and described for whoever does not see it."""
+    identity = f"chart-{identity}"  # no heading of the page begins like this
     return element(
         "svg",
         element("title", title, id=f"{identity}-title"),
