@@ -19,6 +19,7 @@ from . import (
     judge,
     ledger,
     ops,
+    parity,
     payback,
     plan,
     preflight,
@@ -62,6 +63,7 @@ app.command()(report.report)
 app.command()(compare.compare)
 app.command()(compare.junit)
 app.command()(schema.schema)
+app.command()(parity.parity)
 app.command()(bisect.bisect)
 app.command()(bundle.bundle)
 app.command()(selftest.selftest)

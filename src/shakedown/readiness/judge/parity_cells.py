@@ -13,7 +13,9 @@ from .parity import Rule, compare
 from .parity_results import ParityResult
 from .results import Cell, Finding
 
-WITH_IT = "by itself it passes no training: gradients and updated weights of steps 1 and k are judged in the other cells"
+WITH_IT = (
+    "by itself it passes no training: gradients and updated weights of steps 1 and k are judged in the other cells"
+)
 
 
 def results(root: Path, cells: list[Cell], requirements: Requirements) -> list[ParityResult]:
@@ -47,7 +49,9 @@ def _result(root: Path, cell: Cell, references: dict[str, Cell], requirements: R
         if reason := by_role["reference"].reason or candidate.reason:
             raise EvidenceError(reason)
         if candidate.samples_sha256 != by_role["reference"].samples_sha256:
-            raise EvidenceError("the batches are not those of the CPU: make_batch() does not repeat itself under one seed")
+            raise EvidenceError(
+                "the batches are not those of the CPU: make_batch() does not repeat itself under one seed"
+            )
         found = compare(
             by_role["reference"],
             [run for run in theirs.runs if run.role == "twin"],

@@ -6,7 +6,7 @@ from ..judge.amortise import Curve
 from ..judge.measured import PooledTiming
 from ..record import Record
 from ..scan.results import SEVERITIES
-from . import break_even, payback, projection, shapes
+from . import break_even, parity, payback, projection, shapes
 from .words import Pairs, Section, Table, cases, name_of, pairs, seconds, share, side_of, size
 
 LINES_SHOWN = 40  # operators of the attributed step, the slowest first
@@ -16,6 +16,7 @@ def sections(record: Record) -> list[Section]:
     """In the order of the questions: where, captured, how long, how much, what else."""
     of = pairs(record)
     made = [
+        parity.section(record),
         _source(record),
         _operators(record, of),
         _graphs(record),
