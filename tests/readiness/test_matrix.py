@@ -32,6 +32,15 @@ def test_the_cpu_runs_first_and_cold_before_warm_and_modes_take_turns() -> None:
     ]
 
 
+def test_adaptive_eager_meets_a_case_that_it_has_fused() -> None:
+    demand = Requirements(timing=Timing(processes=1), variations=OFF)
+    shapes = matrix.Shapes(("1x8", "2x8"), {})
+    cells = matrix.plan(targets.get("neuron"), MODES, ("float32",), shapes, demand, quick=True)
+    cases = {cell.mode: cell.cases for cell in cells if cell.kind == "sequence"}
+    assert cases["adaptive"] == cases["reference"] == ["1x8", "2x8", "1x8#2"]
+    assert cases["eager"] == cases["compiled"] == ["1x8", "2x8"]
+
+
 def test_a_mode_that_a_target_lacks_is_listed_as_untested() -> None:
     demand = Requirements(timing=Timing(processes=1), variations=OFF, parity=NO_PARITY)
     cells = matrix.plan(targets.get("cpu"), MODES, ("float32",), matrix.Shapes(("1x8",), {}), demand)

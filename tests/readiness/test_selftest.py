@@ -11,9 +11,15 @@ import pytest
 from typer.testing import CliRunner
 
 from shakedown import cli
+from shakedown.readiness import evidence as ev
 from shakedown.readiness import record as records
 from shakedown.readiness import requirements, workload
 from shakedown.readiness.errors import BadInput
+from shakedown.readiness.evidence import Evidence, PathRow, Truth
+from shakedown.readiness.evidence.memory import Memory, Meter, Reading
+from shakedown.readiness.judge import cache, memory, verdict
+from shakedown.readiness.judge.results import Cell
+from shakedown.readiness.requirements import Requirements
 from shakedown.readiness.selftest import detect, inject, run, table, trials
 from shakedown.readiness.selftest.fault import By, Fault, Recipe
 from shakedown.readiness.selftest.faults import FAULTS
@@ -194,3 +200,72 @@ def test_a_server_that_dies_is_an_outcome(tmp_path: Path) -> None:
         assert "FileNotFoundError" in (tmp_path / "log").read_text()
         ended = server.do(tmp_path / "missing.json", 0)
         assert ended.status == "crashed"
+
+
+# --- checks that exist because a fault was missed without them ------------------------------------------------------------
+
+
+def healthy_run(out: Path) -> tuple[Path, Cell]:
+    """A finished trial of the sample, and its cell on the target."""
+    (folder,) = out.glob("lab-*/trials/healthy-eager-float32")
+    return folder, next(cell for cell in records.load(folder).cells if cell.mode == "eager")
+
+
+def compiled(detail: str) -> PathRow:
+    return PathRow(kind="compile", name="program", phase="forward", detail=detail, count=3)
+
+
+@pytest.mark.parametrize(
+    ("first", "files", "later", "words"),
+    [
+        ("compiled", 0, "persistent-cache", []),
+        ("compiled", 7, "persistent-cache", ["cache-not-cold"]),
+        ("persistent-cache", 0, "persistent-cache", ["cache-not-cold"]),
+        ("compiled", 0, "compiled", ["cache-not-warm"]),
+    ],
+)
+def test_a_cache_that_is_not_what_it_is_called(
+    tried: SelfTest, out: Path, tmp_path: Path, first: str, files: int, later: str, words: list[str]
+) -> None:
+    folder, cell = healthy_run(out)
+    seen = ev.read(Evidence, folder / "evidence" / cell.id / "2x8.json")
+    cells = []
+    for state, before, detail in (("cold", files, first), ("warm", 40, later)):
+        cells.append(cell.model_copy(update={"id": f"eager-{state}", "cache": state}))
+        cache_state = seen.cache.model_copy(update={"state": state, "files_before": before})
+        paths = seen.paths.model_copy(update={"first_step": [compiled(detail)]})
+        one = seen.model_copy(update={"cell": cells[-1].id, "cache": cache_state, "paths": paths})
+        ev.write(one, tmp_path / "evidence" / cells[-1].id / "2x8.json")
+    found = cache.findings(tmp_path, cells, Requirements())
+    assert [(f.word, f.fails) for f in found] == [(word, False) for word in words]
+    other = one.model_copy(update={"tensors_sha256": "0" * 64})
+    ev.write(other, tmp_path / "evidence" / cells[-1].id / "2x8.json")
+    assert cache.findings(tmp_path, cells, Requirements())[-1].word == "not-repeatable"
+
+
+def test_a_weight_that_came_apart_is_named(tried: SelfTest, out: Path) -> None:
+    folder, cell = healthy_run(out)
+    seen = ev.read(Evidence, folder / "evidence" / cell.id / "2x8.json")
+    truth = ev.read(Truth, folder / "evidence" / "truth" / f"{seen.tensors_sha256[:16]}.json")
+    assert verdict.structure(seen, None, truth) == []
+    (tied,) = (t for t in seen.tensors if (t.step, t.role, t.name) == (1, "gradient", "tokens.weight"))
+    apart = seen.model_copy(update={"tensors": [*seen.tensors, tied.model_copy(update={"name": "head.weight"})]})
+    (said,) = verdict.structure(apart, None, truth)
+    assert said == "on the device alone head.weight have gradients of their own: a tied weight has come apart"
+
+
+@pytest.mark.parametrize(
+    ("device", "host", "words"),
+    [
+        ([100, 116, 132, 148, 164], [0, 0, 0, 0, 0], []),  # numbers that a device keeps
+        ([0, 8192, 16384, 24576, 32768], [None] * 5, ["device"]),
+        ([0, 1 << 20, 1 << 20, 2 << 20, 3 << 20], [0, 1 << 20, 1 << 20, 2 << 20, 3 << 20], []),  # not in every step
+        ([None] * 5, [0, 8 << 20, 16 << 20, 24 << 20, 32 << 20], ["host"]),
+        ([0, 1 << 20], [0, 1 << 20], []),
+    ],
+)
+def test_memory_that_grows_with_every_step(device: list[int | None], host: list[int | None], words: list[str]) -> None:
+    meter = Meter(kind="peak", source="test")
+    readings = [Reading(host=h, device=d) for h, d in zip(host, device, strict=True)]
+    document = Memory(host=meter, device=meter, spans=[], readings=readings)
+    assert [where for where, _ in memory.grows(document)] == words

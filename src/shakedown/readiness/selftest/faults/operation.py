@@ -146,7 +146,7 @@ def cache_not_kept(device: Device) -> None:
 def stale_cache_entry(device: Device) -> None:
     """A warm cache gives the program of another operator."""
     folder = device.environment.get("SHAKEDOWN_CACHE_DIR")
-    names = ("jit_aten__hypot", "jit_aten__atan2")
+    names = ("jit_aten_hypot", "jit_aten_atan2")
     found = [sorted(Path(folder).rglob(f"{name}-*-cache")) for name in names] if folder else []
     if all(found) and found:
         one, other = found[0][0], found[1][0]
