@@ -7,8 +7,6 @@ import re
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
-
 from .. import evidence as ev
 from ..errors import EvidenceError
 from ..evidence import Evidence, Memory
@@ -181,11 +179,11 @@ def _figures(instances: Instances, name: str, chip: Chip) -> tuple[dict[str, Fig
         "host link": chip.host_link,
     }
     consequence = {
-        "memory": "whether a step fits",
-        "memory bandwidth": "the time of any program",
-        "host link": "the time of transfers, whose bytes are given",
+        "memory": "size of the device memory: whether a step fits is not projected",
+        "memory bandwidth": "bandwidth of the device memory: no time is projected",
+        "host link": "bandwidth between host and device: of transfers the bytes are given, and no time",
     }
-    missing = [f"{key}: so {consequence[key]} is not projected" for key, figure in named.items() if figure is None]
+    missing = [consequence[key] for key, figure in named.items() if figure is None]
     return {key: figure for key, figure in named.items() if figure is not None}, missing
 
 
@@ -389,12 +387,15 @@ def _batch_limit(mode: str, dtype: str, length: int, unit: Unit, points: list[tu
         return limit.model_copy(update={"reason": "one batch size at this length was measured; a line needs two"})
     if unit.memory_bytes is None:
         return limit.model_copy(update={"reason": "no memory size is published"})
-    sizes, needs = (np.array(values, dtype=np.float64) for values in zip(*points))
-    slope, fixed = (float(value) for value in np.polyfit(sizes, needs, 1))
+    sizes, needs = zip(*points)
+    n, total, of_needs = len(points), sum(sizes), sum(needs)
+    # In integers as far as possible: rounding noise in a slope of 0 would look like an enormous batch.
+    slope = (n * sum(x * y for x, y in points) - total * of_needs) / (n * sum(x * x for x in sizes) - total**2)
+    fixed = (of_needs - slope * total) / n
     line = {"fixed": fixed, "slope": slope}
     if slope <= 0:
         why = "what is needed does not grow with the batch over the sizes that were measured"
         return limit.model_copy(update=line | {"reason": why})
-    residual = float(np.max(np.abs(needs - (fixed + slope * sizes)) / needs))
+    residual = max(abs(y - (fixed + slope * x)) / max(y, 1) for x, y in points)
     largest = max(0, math.floor((unit.memory_bytes - fixed) / slope))
     return limit.model_copy(update=line | {"residual": residual, "largest": largest})

@@ -44,11 +44,20 @@ def of(found: Projection) -> Section:
         *(f"Not published: {text}." for text in found.missing),
         *(f"Not projected: {text}." for text in found.not_projected),
         *(f"Assumed: {text}" for text in found.assumptions),
+        *_figures(found),
     ]
     return Section(
         f"Projection on {found.instance}",
         said,
-        [_bounds(found), _work(found), _transfers(found), _limits(found.batch_limits), _unseen(found), _figures(found)],
+        [
+            _bounds(found),
+            _roofs(found),
+            _memory(found),
+            _limits(found.batch_limits),
+            _transfers(found),
+            _work(found),
+            _unseen(found),
+        ],
     )
 
 
@@ -62,20 +71,53 @@ def _bounds(found: Projection) -> Table:
             _time(bound.whole_step_seconds),
             _time(bound.as_fused_seconds),
             bound.roof or "–",
-            "–" if bound.share_bound_by_memory is None else share(bound.share_bound_by_memory),
-            "–" if bound.intensity is None else f"{bound.intensity:.1f} of {bound.ridge:.0f}",
-            ", ".join(f"{phase or 'no phase'} {_time(value)}" for phase, value in bound.by_phase.items()) or "–",
-            _needs(case),
-            _fits(bound),
         )
         for case in found.cases
         for bound in case.bounds
     ]
-    header = (
-        "mode", "case", "on one", "at least", "whole step, at least", "as fused here", "bound by",
-        "of it bound by memory", "operations a byte, of ridge", "by phase, at least", "memory, at least", "fits",
-    )  # fmt: skip
+    header = ("mode", "case", "on one", "a step, at least", "whole step, at least", "as fused here", "bound by")
     return Table(header, rows)
+
+
+def _roofs(found: Projection) -> Table:
+    rows = [
+        (
+            side_of(case.mode, case.dtype),
+            case.case,
+            bound.unit,
+            "–" if bound.share_bound_by_memory is None else share(bound.share_bound_by_memory),
+            "–" if bound.intensity is None else f"{bound.intensity:.3g}",
+            "–" if bound.ridge is None else f"{bound.ridge:.3g}",
+            ", ".join(f"{phase or 'no phase'} {_time(value)}" for phase, value in bound.by_phase.items()) or "–",
+        )
+        for case in found.cases
+        for bound in case.bounds
+    ]
+    header = ("mode", "case", "on one", "of it bound by memory", "operations a byte", "ridge", "by phase, at least")
+    return Table(header, rows)
+
+
+def _memory(found: Projection) -> Table:
+    rows = []
+    for case in found.cases:
+        need = case.memory
+        if need is not None:
+            parts = [
+                (name, getattr(need, name)) for name in ("parameters", "gradients", "optimizer", "buffers", "batch")
+            ]
+            rows.append(
+                (
+                    side_of(case.mode, case.dtype),
+                    case.case,
+                    ", ".join(f"{name} {size(value)}" for name, value in parts if value),
+                    f"{size(need.peak_live)} ({need.meter.partition(':')[0]})",
+                    size(need.largest_temporaries),
+                    size(need.needed),
+                    *(f"{_fits(bound)}" for bound in case.bounds),
+                )
+            )
+    units = [f"fits in one {unit.name}" for unit in found.units]
+    return Table(("mode", "case", "kept", "alive", "temporaries here", "needed, at least", *units), rows)
 
 
 def _work(found: Projection) -> Table:
@@ -89,25 +131,15 @@ def _work(found: Projection) -> Table:
             "–" if case.transcendentals is None else _amount(case.transcendentals),
             _amount(case.least_bytes),
             "–" if case.bytes_accessed is None else _amount(case.bytes_accessed),
-            _kept(case),
             ", ".join(f"{name} ({count})" for name, count in case.unanalysed.items()) or "–",
         )
         for case in found.cases
     ]
     header = (
         "mode", "case", "programs", "matrix operations", "operations (XLA)", "transcendental", "bytes, at least",
-        "bytes as fused here", "kept in memory", "not counted",
+        "bytes as fused here", "not counted",
     )  # fmt: skip
     return Table(header, rows)
-
-
-def _kept(case: CaseProjection) -> str:
-    need = case.memory
-    if need is None:
-        return "–"
-    parts = [(name, getattr(need, name)) for name in ("parameters", "gradients", "optimizer", "buffers", "batch")]
-    said = ", ".join(f"{name} {size(value)}" for name, value in parts if value)
-    return f"{said}; alive {size(need.peak_live)} ({need.meter.partition(':')[0]})"
 
 
 def _transfers(found: Projection) -> Table:
@@ -138,13 +170,18 @@ def _limits(limits: list[BatchLimit]) -> Table:
             ", ".join(f"{batch}: {size(needed)}" for batch, needed in one.points),
             "–" if one.slope is None or one.fixed is None else f"{_amount(one.fixed)} + {_amount(one.slope)} a sample",
             "–" if one.residual is None or len(one.points) < 3 else share(one.residual),
-            one.reason if one.largest is None else f"beyond {one.largest:,}",
+            one.reason if one.largest is None else _beyond(one),
         )
         for one in limits
         if one.largest is not None or one.unit == "logical core"  # a reason is the same for both
     ]
     header = ("mode", "length", "on one", "needed at batch", "line", "off the line", "stops fitting")
     return Table(header, rows)
+
+
+def _beyond(limit: BatchLimit) -> str:
+    measured = max(batch for batch, _ in limit.points)
+    return f"beyond {limit.largest:,}" + (", extrapolated" if (limit.largest or 0) > measured else "")
 
 
 def _unseen(found: Projection) -> Table:
@@ -156,19 +193,11 @@ def _unseen(found: Projection) -> Table:
     return Table(("mode", "case", "in no bound", "in a step", "phases"), rows)
 
 
-def _figures(found: Projection) -> Table:
-    rows = [
-        (
-            key,
-            f"{figure.value:,g}" if figure.value < 1e6 else f"{figure.value:.4g}",
-            figure.unit,
-            figure.per,
-            figure.source,
-        )
-        + (figure.date,)
+def _figures(found: Projection) -> list[str]:
+    return [
+        f"Documented: {key}, {figure.value:.6g} {figure.unit} of one {figure.per} ({figure.source}; read {figure.date})."
         for key, figure in found.figures.items()
     ]
-    return Table(("documented figure", "value", "unit", "of one", "source", "read on"), rows)
 
 
 def _time(value: float | None) -> str:
