@@ -24,8 +24,8 @@ from typer.testing import CliRunner
 from shakedown import cli
 from shakedown.readiness import evidence as ev
 from shakedown.readiness import record as records
-from shakedown.readiness import report
-from shakedown.readiness.errors import EvidenceError, RecordError
+from shakedown.readiness import rejudge, report
+from shakedown.readiness.errors import BadInput, EvidenceError, RecordError
 from shakedown.readiness.evidence import untrusted
 
 from .canary import Canary
@@ -55,12 +55,16 @@ def canary(tmp_path: Path) -> Canary:
 
 
 def opened(folder: Path) -> list[str]:
-    """All that is said about a record by whoever opens it: an error, or the problems that verifying finds."""
+    """All that is said about a record by whoever opens it: an error, or the pages and the problems that verifying finds."""
     try:
-        report.markdown(records.load(folder))
-        return records.verify(folder).problems
+        loaded = records.load(folder)
     except RecordError as error:
         return [str(error)]
+    said = [report.markdown(loaded), report.html(loaded, folder), *records.verify(folder).problems]
+    try:
+        return [*said, rejudge.judge(folder).model_dump_json()]
+    except BadInput as error:
+        return [*said, str(error)]
 
 
 def test_the_canary_sings(canary: Canary) -> None:
@@ -392,6 +396,14 @@ JSON = st.recursive(
 )
 
 
+def document(path: Path) -> Any:
+    """What a file says, or None where it is no JSON (any more)."""
+    try:
+        return json.loads(path.read_bytes()) if path.suffix == ".json" else None
+    except ValueError:
+        return None
+
+
 def mutated(folder: Path, data: st.DataObject, canary: Path) -> str:
     """Damage the record in `folder` in one way; returns which."""
     files = sorted(p for p in folder.rglob("*") if p.is_file() and not p.is_symlink())
@@ -399,8 +411,8 @@ def mutated(folder: Path, data: st.DataObject, canary: Path) -> str:
     how = data.draw(
         st.sampled_from(["value", "value", "value", "bytes", "cut", "gone", "link", "swap", "folder"]), "how"
     )
-    if how == "value" and path.suffix == ".json":
-        raw = json.loads(path.read_text())
+    raw = document(path) if how == "value" else None
+    if raw is not None:
         holder, place = raw, None
         while isinstance(holder, (dict, list)) and holder:
             place = data.draw(

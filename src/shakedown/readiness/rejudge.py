@@ -65,7 +65,11 @@ def _finished(root: Path) -> Rejudged:
 def _judged(
     root: Path, cells: list[Cell], demand: requirements.Requirements, label: Label, sealed: record.Record | None
 ) -> Rejudged:
-    made, _ = decision.judge(root, cells, demand, rehearsal=label == "rehearsal")
+    try:
+        made, _ = decision.judge(root, cells, demand, rehearsal=label == "rehearsal")
+    except Exception as error:  # evidence of a stranger can break a judge in ways that no list foresees
+        said = ev.printable(f"{type(error).__name__}: {error}".splitlines()[0])[:300]
+        raise BadInput(f"the evidence in {root} cannot be judged: {said}") from None
     before, older = (sealed.judgement.decision, sealed.judgement.older) if sealed is not None else (None, None)
     return Rejudged(
         directory=str(root),

@@ -31,10 +31,11 @@ _WORDS = {
     ),
     *("PASSPHRASE", "PASSWD", "PASSWORD", "PW", "PWD", "SECRET", "SECRETS", "SIG", "SIGNATURE", "TOKEN"),
 }
-# Runs are bounded: what is masked may be anybody's, and an open one takes time with the square of its length.
+# What ends a name that says so: `HF_TOKEN`, `apiKey`, `db-password`; not `max_tokens`, `attention.key`. What is masked may be
+# anybody's, so that no pattern here takes time with the square of the text: runs are bounded or begin at one place.
 _NAMES = (
-    r"(?:[\w.-]{0,60}[_.-])?(?:(?:api|access|account|secret|private|signing|encryption|master|license|ssh|client|auth)[ _-]?key"
-    r"(?:[ _-]?id)?|secret|token|password|passwd|passphrase|pwd|credentials?|session[ _-]?id)"
+    r"(?:password|passwd|passphrase|secret|(?<![a-z0-9])(?:token|pwd|credentials?|session[ _-]?id"
+    r"|(?:api|access|account|secret|private|signing|encryption|master|license|ssh|client|auth)[ _-]?key(?:[ _-]?id)?))"
 )
 _VALUE = r"(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s\"',;&]+)"
 _GENERIC = frozenset(
@@ -42,14 +43,15 @@ _GENERIC = frozenset(
 )
 
 _Replacement = str | Callable[[re.Match[str]], str]
-_ASSIGNED = re.compile(rf"(?i)(?<![\w.])((?:--?)?{_NAMES}[\"']?\s*(?:=>|:=|[=:])\s*)(?!<masked>)({_VALUE})")
-_FLAG = re.compile(rf"(?i)(?<!\w)(--{_NAMES}\s+)(?!-|<masked>)({_VALUE})")
+_ASSIGNED = re.compile(rf"(?i)({_NAMES}[\"']?\s*+(?>=>|:=|[=:])\s*+)(?!<masked>)({_VALUE})")
+_FLAG = re.compile(rf"(?i)(?<![\w-])(--[\w-]{{0,40}}?{_NAMES}\s++)(?!-|<masked>)({_VALUE})")
+_IN_ADDRESS = re.compile(r"(?<=://)([^/\s\"'<>]{1,500})@")  # user and password
 _FORMS: tuple[tuple[re.Pattern[str], _Replacement], ...] = (
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.S), MASKED),
-    (re.compile(r"(?<=://)[^/\s\"'<>]{1,500}@"), f"{MASKED}@"),  # user and password of an address
+    (_IN_ADDRESS, f"{MASKED}@"),
     (re.compile(r"(?i)([?&](?:X-Amz-[\w-]+|sig|signature|key|token|code)=)(?!<masked>)[^&\s\"'#]+"), rf"\1{MASKED}"),
-    (re.compile(r"(?i)\b((?:proxy-)?authorization[\"']?\s*[:=]\s*)(?!<masked>)[^\n\"']+"), rf"\1{MASKED}"),
-    (re.compile(r"(?i)\b((?:set-)?cookie[\"']?\s*:\s*)(?!<masked>)[^\n\"']+"), rf"\1{MASKED}"),
+    (re.compile(r"(?i)\b((?:proxy-)?authorization[\"']?\s*+[:=]\s*+)(?!<masked>)[^\n\"']+"), rf"\1{MASKED}"),
+    (re.compile(r"(?i)\b((?:set-)?cookie[\"']?\s*+:\s*+)(?!<masked>)[^\n\"']+"), rf"\1{MASKED}"),
     (re.compile(r"(?i)\b(bearer\s+)[\w.~+/=-]{8,}"), rf"\1{MASKED}"),
     (re.compile(r"\b(Basic\s+)[A-Za-z0-9+/]{16,}=*"), rf"\1{MASKED}"),
     (_ASSIGNED, rf"\1{MASKED}"),
@@ -124,6 +126,8 @@ class Mask:
                 self._secrets.add(value)
             for form in (_ASSIGNED, _FLAG):
                 self._secrets |= {bare for m in form.finditer(value) if len(bare := m[2].strip("\"'")) >= _SHORTEST}
+            parts = (m[1].rpartition(":")[2] for m in _IN_ADDRESS.finditer(value))  # a password, or a token alone
+            self._secrets |= {part for part in parts if len(part) >= _SHORTEST}
             self._users |= {m[1] for m in _HOME.finditer(value) if len(m[1]) > 2 and m[1].lower() not in _GENERIC}
 
     def text(self, text: str) -> tuple[str, int]:
