@@ -140,7 +140,7 @@ def uncaused_attention(device: Device) -> None:
     device.lowering("_scaled_dot_product_fused_attention_overrideable", uncaused)
 
 
-@fault(By("mismatch(output)", phase="forward"), group=_GROUP)
+@fault(By("mismatch(gradient)", phase="backward"), group=_GROUP)
 def transposed_layout(device: Device) -> None:
     """A view whose dimensions are swapped in memory is read in the order of its memory."""
 
