@@ -294,10 +294,15 @@ def test_ticks_carry_the_unit_that_suits_them():
 
 def test_a_chart_shows_or_tells_every_value():
     drawn = charts.dots(
-        "d", "t", [Dots("a", [0.0, 0.5, 1.0, 3.0, None, math.inf]), Dots("b", [])], Axis("x", log=True), 1.0, "b"
+        "d",
+        "t",
+        [Dots("a", [0.0, 0.5, 1.0, 3.0, None, math.inf], frozenset({1})), Dots("b", [])],
+        Axis("x", log=True),
+        1.0,
+        "b",
     )
-    assert drawn.table.rows[0] == ("a", "6", "3", "1", "3", "1", "2")
-    assert drawn.svg.count("failed") == 2  # beyond the bound, and what is not finite
+    assert drawn.table.rows[0] == ("a", "6", "3", "1", "1", "3", "1", "2")
+    assert drawn.svg.count('class="stroke failed"') == 3  # beyond the bound, not finite, and by something else
     curve = charts.lines(
         "l", "t", [Line("a", [Point(1, 1.0), Point(2, None), Point(3, 2.0, 1.5, 2.5)])], Axis("x"), Axis("y", log=True),
         [Band("twins", [Point(1, None, 0.0, 2.0), Point(3, None, 1.0, 3.0)])], [(2, "restart")], [(1.5, "allowed")],

@@ -66,10 +66,13 @@ class Band:
 
 @dataclass(frozen=True)
 class Dots:
-    """One row of a dot plot: its values, of which those above the bound are drawn otherwise."""
+    """One row of a dot plot: its values. Those above the bound are drawn otherwise, and so are those that `failed` by something
+    else than their value, by number.
+    """
 
     label: str
     values: Sequence[float | None]
+    failed: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -300,31 +303,31 @@ def dots(identity: str, title: str, rows: Sequence[Dots], axis: Axis, bound: flo
                 row.label,
                 str(len(row.values)),
                 str(sum(v > bound for v in finite) + len(row.values) - len(finite)),
+                str(len(row.failed)),
                 said(finite[len(finite) // 2], axis.quantity) if finite else "–",
                 said(finite[-1], axis.quantity) if finite else "–",
                 str(sum(v == 0 for v in finite)),
                 str(len(row.values) - len(finite)),
             )
         )
-    header = ("group", "n", "beyond the bound", "middle one", "largest", "exactly zero", "not finite")
+    header = ("group", "n", "beyond the bound", "failed", "middle one", "largest", "exactly zero", "not finite")
     describe = f"{sum(len(row.values) for row in rows)} values in {len(rows)} groups against the bound {bound:g}; {bound_name}."
     return Chart(svg.drawing(identity, title, describe, bottom + _AXIS, *made), Table(header, table))
 
 
 def _dots(row: Dots, scale: Scale, y: float, zero: float, beyond: float, bound: float) -> list[Markup]:
     seen: Counter[tuple[int, bool]] = Counter()
-    for value in row.values:
+    for number, value in enumerate(row.values):
         if value is None or not math.isfinite(value):
             seen[round(beyond), True] += 1
         else:
-            place = scale(value)
-            failed = value > bound
-            at = (beyond if failed else zero) if place is None else place
+            place, over = scale(value), value > bound
+            at = (beyond if over else zero) if place is None else place
             # Towards its own side of the bound, so that no dot seems to lie on the other.
-            seen[math.ceil(at / _BIN) * _BIN if failed else math.floor(at / _BIN) * _BIN, failed] += 1
+            seen[(math.ceil if over else math.floor)(at / _BIN) * _BIN, over or number in row.failed] += 1
     made = []
     for (x, failed), count in sorted(seen.items()):
-        label = f"{row.label}: {count}{', beyond the bound' if failed else ''}"
+        label = f"{row.label}: {count}{', failed' if failed else ''}"
         radius = min(3.0 + math.log2(count), 9.0)
         made.append(
             marker(float(x), y, 4 if failed else 0, "failed" if failed else "s0 dot", 5.0 if failed else radius, label)

@@ -12,7 +12,7 @@ from ..words import cases, name_of, pairs, side_of
 from . import charts
 from .charts import Axis, Bar, Chart, Dots, Line, Point
 from .files import Files, Source
-from .vectors import FILE, Vectors
+from .vectors import FILE, Entry, Vectors
 
 Look = Literal["", "projection", "documented"]
 ROLES = ("output", "loss", "gradient", "weight", "buffer", "state")
@@ -48,25 +48,29 @@ def numerics(record: Record, files: Files, vectors: Vectors) -> list[Part]:
     if vectors.missing:
         return [Missing(title, vectors.missing)]
     names = {cell.id: side_of(cell.mode, cell.dtype) for cell in record.cells}
-    found: dict[str, dict[str, list[float | None]]] = {}
+    found: dict[str, dict[str, list[Entry]]] = {}
     for one in vectors:
         if one.cell in names:
-            found.setdefault(names[one.cell], {}).setdefault(one.role, []).append(one.margin)
+            found.setdefault(names[one.cell], {}).setdefault(one.role, []).append(one)
     if not found:
         return [Missing(title, "not measured: no tensor was compared")]
     if sum(len(roles) for roles in found.values()) <= 30:
-        rows = [Dots(f"{side}, {role}", own[role]) for side, own in found.items() for role in sorted(own, key=_role)]
+        rows = [_dots(f"{side}, {role}", own[role]) for side, own in found.items() for role in sorted(own, key=_role)]
     else:
-        rows = [Dots(side, [v for own in roles.values() for v in own]) for side, roles in found.items()]
+        rows = [_dots(side, [one for own in roles.values() for one in own]) for side, roles in found.items()]
     axis = Axis("relative L2 error over allowed error", "share", log=True)
     chart = charts.dots("numerics", title, rows, axis, 1.0, "bound: 100%")
     said = [
         "Each dot is one tensor of one case of one process, or several that lie together (the larger the more); a cross is a "
-        "tensor beyond its bound. Unit: share of the allowed error. Error: relative L2 distance to the float64 run on the CPU; "
-        "allowed: what rounding explains, or a multiple of the CPU's own error. "
-        f"n = {sum(len(r.values) for r in rows):,} tensors."
+        "tensor that failed: beyond its bound, or by a row, a scale, a bias or an update of its own. Unit: share of the allowed "
+        "error. Error: relative L2 distance to the float64 run on the CPU; allowed: what rounding explains, or a multiple of the "
+        f"CPU's own error. n = {sum(len(r.values) for r in rows):,} tensors."
     ]
     return [Figure(title, said, chart, [files.source(FILE)])]
+
+
+def _dots(label: str, found: Sequence[Entry]) -> Dots:
+    return Dots(label, [one.margin for one in found], frozenset(i for i, one in enumerate(found) if one.failed))
 
 
 def _role(role: str) -> int:

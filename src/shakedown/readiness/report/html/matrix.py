@@ -12,6 +12,7 @@ from ..words import MODES, SEVERITY, Table, loss, name_of, pairs, seconds, side_
 from .files import Files, Source
 from .vectors import Vectors
 
+_OF_CASES = ("sequence", "single", "variation")  # kinds of process whose result is that of their cases
 FINDINGS_SHOWN = 12
 TENSORS_SHOWN = 8
 
@@ -21,7 +22,7 @@ class Mark:
     """One process's verdict on one case, which leads to its details."""
 
     anchor: str
-    verdict: str
+    verdict: Verdict
     name: str
     said: str
 
@@ -40,7 +41,6 @@ class Row:
     """A case, a variation, or what else processes were for; one list of marks for each column, and its worst verdict."""
 
     name: str
-    what: str
     marks: Sequence[tuple[Side, str, Sequence[Mark]]]
 
 
@@ -90,31 +90,24 @@ def sides(record: Record) -> list[Side]:
 
 def rows(record: Record) -> list[Row]:
     """The matrix: plain cases, then variations, then restarts, neighbours and whatever else had processes of its own."""
-    found: dict[str, dict[tuple[str, str], list[Mark]]] = {}
+    found: dict[tuple[int, str], dict[tuple[str, str], list[Mark]]] = {}
     for number, (cell, result) in enumerate(pairs(record)):
-        side = (cell.mode, cell.dtype)
-        anchor = f"cell-{number}"
-        if not result.cases or cell.kind in OTHER:
-            name = OTHER.get(cell.kind, cell.kind)
-            names = [name] if cell.kind in OTHER else cell.cases or [name]
-            said = ((name, result.verdict) for name in dict.fromkeys(names))
-        else:
-            said = ((case.case.split("#")[0], case.verdict) for case in result.cases)
-        for name, verdict in said:
-            mark = Mark(anchor, verdict, name_of(cell), f"{name}, {name_of(cell)}: {verdict}")
-            found.setdefault(name, {}).setdefault(side, []).append(mark)
-    columns = sides(record)
-    order = sorted(found, key=lambda name: ("~" in name, name in OTHER.values()))
+        for place, name, verdict in _verdicts(cell, result):
+            mark = Mark(f"cell-{number}", verdict, name_of(cell), f"{name}, {name_of(cell)}: {verdict}")
+            found.setdefault((place, name), {}).setdefault((cell.mode, cell.dtype), []).append(mark)
     made = []
-    for name in order:
-        cells = [(side, found[name].get((side.mode, side.dtype), [])) for side in columns]
-        marks = [(side, worst([m.verdict for m in own]) if own else "", own) for side, own in cells]  # type: ignore[misc]
-        made.append(Row(name, _kind(name), marks))
+    for place, name in sorted(found, key=lambda row: row[0]):
+        marks = [(side, found[place, name].get((side.mode, side.dtype), [])) for side in sides(record)]
+        made.append(Row(name, [(side, worst([m.verdict for m in own]) if own else "", own) for side, own in marks]))
     return made
 
 
-def _kind(name: str) -> str:
-    return "process" if name in OTHER.values() else "variation" if "~" in name else "case"
+def _verdicts(cell: Cell, result: CellResult) -> list[tuple[int, str, Verdict]]:
+    """Rows that a process is part of, with the place of their kind; one that ended before its first case is in all of its own."""
+    if cell.kind not in _OF_CASES:
+        return [(2, OTHER.get(cell.kind, cell.kind), result.verdict)]
+    ended = {case.case: case.verdict for case in result.cases} or dict.fromkeys(cell.cases, result.verdict)
+    return [(int("~" in case), case.partition("#")[0], verdict) for case, verdict in ended.items()]
 
 
 def processes(record: Record, files: Files, vectors: Vectors) -> list[Process]:

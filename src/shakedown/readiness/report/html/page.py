@@ -184,10 +184,11 @@ def _place(title: str) -> tuple[str, int]:
 
 
 def _worst(vectors: Vectors) -> list[Shown]:
-    table = vectors.worst(25)
+    table = vectors.worst(12)
     said = [
-        "The tensors on the target that used most of their allowed error. Relative L2 error is against float64 truth; worst row: "
-        "the row that used most of its own allowance; scale off by: fitted scale minus one. All of them: vectors.json."
+        "The tensors on the target that failed, or else used most of their allowed error. Relative L2 error is against float64 "
+        "truth; worst row: the row that used most of its own allowance; scale off by: fitted scale minus one. All of them: "
+        "vectors.json."
     ]
     return [_shown(Section("Worst offenders", said, [table]))] if table.rows else []
 

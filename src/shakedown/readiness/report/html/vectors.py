@@ -28,9 +28,14 @@ class Entry:
     fields: dict[str, Any]
 
     @property
-    def rank(self) -> float:
-        """For sorting: what is not a finite number is worse than everything."""
-        return math.inf if self.margin is None else self.margin
+    def failed(self) -> bool:
+        """Beyond its bound, or found wrong in another way: a row, a scale, a bias, an update that was not made."""
+        return self.margin is None or self.margin > 1 or bool(self.fields.get("findings"))
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """For sorting: what failed is worse than what did not, and what is not a finite number is worse than everything."""
+        return self.failed, math.inf if self.margin is None else self.margin
 
 
 class Vectors:
