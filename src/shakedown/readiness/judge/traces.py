@@ -151,7 +151,7 @@ def summarise(root: Path, trace: Trace, on_host: bool) -> TraceSummary:
         if ev.sha256(path) != trace.sha256:
             raise EvidenceError(f"{trace.file} is not the file that was written")
         events = json.loads(path.read_text())["traceEvents"]
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise EvidenceError(f"{trace.file} cannot be read: {error}") from None
     steps = parts(events, on_host)
     first = [step for step in steps if step.name == "first"]
