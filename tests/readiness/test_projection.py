@@ -243,7 +243,10 @@ def test_where_a_batch_stops_fitting_needs_two_sizes_of_one_length(tmp_path):
     assert found.largest == 16  # 16 + 16/2 = 24 GiB
     assert limits[512, "chip"].largest == 160
     assert limits[1024, "chip"].largest is None
-    assert "a line needs two" in limits[1024, "chip"].reason
+    assert limits[1024, "chip"].reason == "one batch size at this length was measured; a line needs two sizes"
+    unseen = projected(tmp_path, [written(tmp_path, [cost()], case="2x64"), written(tmp_path, [cost()], case="4x64")])
+    assert unseen.batch_limits[0].points == []  # nobody saw what was alive
+    assert unseen.batch_limits[0].reason.startswith("no memory of a step")
 
 
 def test_a_need_that_does_not_grow_has_no_limit(tmp_path):

@@ -49,7 +49,7 @@ ASSUMPTIONS = (
 NOT_PROJECTED = (
     "distribution: one logical core and one chip are projected, no communication between them",
     "throughput and price: a bound on a step is not a speed",
-    "compilation and start-up",
+    "compilation, start-up, and the host's own time in operators that fall back",
     "copies of batches to the device, and values that are read back",
 )
 
@@ -359,10 +359,12 @@ def _batch_limits(cases: list[CaseProjection], units: list[Unit]) -> list[BatchL
     points: dict[tuple[str, str, int], dict[int, int]] = {}
     for case in cases:
         shape = re.fullmatch(r"(\d+)x(\d+)", case.case)
-        if shape is not None and case.memory is not None:
+        if shape is not None:
             size, length = map(int, shape.groups())
             own = points.setdefault((case.mode, case.dtype, length), {})
-            own[size] = max(case.memory.needed, own.get(size, 0))
+            # What training keeps hardly depends on the batch; without what was alive in a step there is nothing to go by.
+            if case.memory is not None and case.memory.peak_live is not None:
+                own[size] = max(case.memory.needed, own.get(size, 0))
     return [
         _batch_limit(mode, dtype, length, unit, sorted(own.items()))
         for (mode, dtype, length), own in points.items()
@@ -384,7 +386,8 @@ def _batch_limit(mode: str, dtype: str, length: int, unit: Unit, points: list[tu
         largest=None,
     )
     if len(points) < 2:
-        return limit.model_copy(update={"reason": "one batch size at this length was measured; a line needs two"})
+        sizes_seen = "one batch size" if points else "no memory of a step"
+        return limit.model_copy(update={"reason": f"{sizes_seen} at this length was measured; a line needs two sizes"})
     if unit.memory_bytes is None:
         return limit.model_copy(update={"reason": "no memory size is published"})
     sizes, needs = zip(*points)
