@@ -237,3 +237,20 @@ def test_what_is_returned_is_what_a_reader_gets(copy: Path) -> None:
     before = records.load(copy)
     (copy / "record.json").unlink()
     assert records.seal(copy, dict(before.trial), before.cells) == records.load(copy)
+
+
+def test_a_file_whose_name_no_record_can_hold_does_not_cost_the_trial(copy: Path) -> None:
+    before = records.load(copy)
+    (copy / "record.json").unlink()
+    for name in (
+        ".hidden/x.json",
+        "logs/a:b",
+        "logs/.part",
+        "x" * 240 + ".txt",
+        "evidence/eager-float32/2x3.json.part",
+    ):
+        (copy / name).parent.mkdir(exist_ok=True)
+        (copy / name).write_text("left by a workload")
+    sealed_again = records.seal(copy, dict(before.trial), before.cells)
+    assert set(sealed_again.files) - set(before.files) == {"x" * 240 + ".txt"}
+    assert problems(copy) == []

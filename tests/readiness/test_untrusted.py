@@ -358,7 +358,7 @@ def test_escape_sequences_do_not_reach_the_terminal(copy: Path) -> None:
     raw["identity"]["fixed"][NASTY] = NASTY
     rewrite(copy, raw)
     loaded = records.load(copy)
-    texts = strings(json.loads(loaded.model_dump_json())) + [report.markdown(loaded)]
+    texts = strings(json.loads(loaded.model_dump_json())) + [report.markdown(loaded), report.html(loaded, copy)]
     for command in (["verify"], ["verify", "--json"]):
         texts.append(CliRunner().invoke(cli.app, [command[0], str(copy), *command[1:]]).output)
     controls = {
@@ -448,7 +448,7 @@ def mutated(folder: Path, data: st.DataObject, canary: Path) -> str:
     return how
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
 @given(data=st.data())
 def test_a_damaged_record_is_read_or_refused_and_nothing_else(
     sealed: Path, tmp_path: Path, canary: Canary, data: st.DataObject

@@ -29,10 +29,11 @@ MAX_DEPTH = 48  # of JSON, arrays and objects together; documents of the trial h
 MAX_DIGITS = 20  # of an integer: 64 bits and a sign
 
 _PART = r"[^./\\:\x00-\x1f][^/\\:\x00-\x1f]*"
+_LONGEST_PATH = 1000
 # One component of a path: no separator, no drive letter, and it does not begin with a dot, so it is neither `.` nor `..`.
 FileName = Annotated[str, Field(pattern=f"^{_PART}$", max_length=200)]
 # A file below the record's directory, in POSIX form.
-RelativePath = Annotated[str, Field(pattern=f"^{_PART}(/{_PART})*$", max_length=1000)]
+RelativePath = Annotated[str, Field(pattern=f"^{_PART}(/{_PART})*$", max_length=_LONGEST_PATH)]
 
 # What a terminal obeys, what XML forbids, and what makes text read in another order than it is written.
 _UNSEEN = "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff"
@@ -50,6 +51,11 @@ def printable(text: str) -> str:
 
 def _written_out(code: int) -> str:
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+
+
+def is_relative_path(name: str) -> bool:
+    """Whether a record can name this file, see :data:`RelativePath`."""
+    return len(name) <= _LONGEST_PATH and re.fullmatch(f"{_PART}(/{_PART})*", name) is not None
 
 
 def read_bytes(path: Path, limit: int = MAX_DOCUMENT) -> bytes:

@@ -29,6 +29,8 @@ _ELSEWHERE = (
     "cost.payback",
     "cost.prices",
     "cost.work",
+    "parity.document",
+    "parity.job",
     "plan.forecast",
     "plan.operators",
     "plan.preflight",

@@ -77,10 +77,11 @@ def digest(raw: dict[str, Any]) -> str:
 
 
 def answered_for(name: str) -> bool:
-    """Whether the record answers for a file: not for itself, reports made from it, caches, and unfinished parts."""
-    first, last = name.split("/")[0], name.split("/")[-1]
-    unfinished = last.startswith(".") or last.endswith(".part")
-    return not unfinished and not name.startswith(_DERIVED) and first not in _UNKEPT
+    """Whether the record answers for a file: not for itself, reports made from it, caches, unfinished parts, and what has a
+    name that no record can hold (hidden files above all), so that nothing of the trial has it.
+    """
+    unfinished = name.endswith(".part") or not untrusted.is_relative_path(name)
+    return not unfinished and not name.startswith(_DERIVED) and name.split("/")[0] not in _UNKEPT
 
 
 def evidence_of(root: Path, cells: list[Cell]) -> list[Evidence]:
