@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -14,17 +16,19 @@ from shakedown import cli
 from shakedown.readiness import evidence as ev
 from shakedown.readiness import record as records
 from shakedown.readiness import requirements, workload
-from shakedown.readiness.errors import BadInput
+from shakedown.readiness.errors import BadInput, Interrupted
 from shakedown.readiness.evidence import Evidence, PathRow, Truth
 from shakedown.readiness.evidence.memory import Memory, Meter, Reading
 from shakedown.readiness.judge import cache, memory, verdict
 from shakedown.readiness.judge.results import Cell
 from shakedown.readiness.requirements import Requirements
+from shakedown.readiness.runner import Launch, LocalProcesses
 from shakedown.readiness.selftest import detect, inject, run, table, trials
 from shakedown.readiness.selftest.fault import By, Fault, Recipe
 from shakedown.readiness.selftest.faults import FAULTS
 from shakedown.readiness.selftest.results import Detection, SelfTest, Tried
 from shakedown.readiness.selftest.server import Server
+from shakedown.readiness.worker import Job
 
 PAGE = Path(__file__).parents[2] / "docs" / "selftest.md"
 # One of each kind, on one snapshot and one run of the CPU. The rest is for `shakedown selftest`.
@@ -200,6 +204,17 @@ def test_a_server_that_dies_is_an_outcome(tmp_path: Path) -> None:
         assert "FileNotFoundError" in (tmp_path / "log").read_text()
         ended = server.do(tmp_path / "missing.json", 0)
         assert ended.status == "crashed"
+
+
+def test_an_interruption_ends_the_process_that_runs(tmp_path: Path) -> None:
+    processes = LocalProcesses((sys.executable, "-c", "import time; time.sleep(120)"))
+    job = Job(role="candidate", root=str(tmp_path), workload={}, cell="any", requirements_sha256="")
+    stopping = threading.Timer(0.5, processes.stop)
+    stopping.start()
+    begun = time.monotonic()
+    with pytest.raises(Interrupted, match="stopped during any"):
+        processes.run(Launch(job, {}, tmp_path / "logs", 100.0))
+    assert time.monotonic() - begun < 60
 
 
 # --- checks that exist because a fault was missed without them ------------------------------------------------------------

@@ -14,6 +14,7 @@ _TENSOR = re.compile(r"^step\d+/(\w+)/")
 _STRUCTURE = (
     ("weights read back", "move"),
     ("captured nothing", "capture"),
+    ("a tied weight has come apart", "tie"),
     ("the device made no", "missing"),
     ("has shape", "shape"),
     ("on the device and", "dtype"),

@@ -227,7 +227,7 @@ def loss_of_another_step(device: Device) -> None:
     device.patch("shakedown.neuron.runtime", "download", make)
 
 
-@fault(By("mismatch(gradient)", "head.weight", phase="data"), group=_GROUP, recipe=_BOTH)
+@fault(By("mismatch(tie)", "head.weight", phase="data"), group=_GROUP, recipe=_BOTH)
 def broken_tie(device: Device) -> None:
     """Moving a model makes two weights of one that is used in two places."""
 
