@@ -343,6 +343,17 @@ def test_changed_requirements_are_said(base: Path, tmp_path: Path) -> None:
     assert any("requirements were changed (1 key)" in text for text in found.cautions)
 
 
+def test_records_of_older_versions_are_compared_in_what_they_hold() -> None:
+    kept = Path(__file__).with_name("records")
+    found = compared(kept / "version1", kept / "version2")
+    assert (found.regressions, found.requirements) == ([], [])
+    assert (found.before.upgraded_from, found.after.upgraded_from) == ("shakedown.record/1", "shakedown.record/2")
+    assert ("machine", "not recorded") in [(one.name, one.before) for one in found.identity]
+    assert all("same host cannot be shown" in one.why for one in found.steps)
+    assert any("had no decision" in text for text in found.cautions)
+    assert not any(one.name == "disposition" for one in found.results)
+
+
 def test_identity_says_what_is_the_point_and_what_forbids_a_ratio(base: Path, tmp_path: Path) -> None:
     def elsewhere(raw: dict[str, Any]) -> None:
         raw["identity"]["fixed"] |= {"host": "another", "torch": "9.9"}

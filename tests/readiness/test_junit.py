@@ -185,6 +185,13 @@ def test_the_decision_is_a_suite_of_its_own(record: Record) -> None:
     assert tests["correctness"].find("failure").attrib == {"type": "not met", "message": "it is not"}
 
 
+def test_an_older_record_has_no_decision_to_fail() -> None:
+    older = records.load(Path(__file__).with_name("records") / "version1")
+    tests = cases_of(suite_of(parsed(older), "decision"))
+    assert list(tests) == ["disposition"]
+    assert "no decision" in tests["disposition"].find("skipped").attrib["message"]
+
+
 def test_what_xml_forbids_is_written_out(record: Record) -> None:
     nasty = "a\x00b\x1b[31mc\ufffed\uffff<&\"']]>\r\n\x85é"
     wrong = CaseResult(case="2x8", verdict="mismatch", findings=[nasty])

@@ -33,6 +33,7 @@ _BY_CELL: dict[str, Group] = {
     "deterministic": "settings",
     "matmul_precision": "settings",
 }
+NOT_RECORDED = "not recorded"
 _GREW = 2.0  # times: rounding errors of one tensor differ by less between two correct builds of one library
 _LISTED = 40
 
@@ -40,26 +41,38 @@ _LISTED = 40
 def identity(before: Opened, after: Opened) -> list[Difference]:
     """Every fact about host, software and settings that differs; those of single processes once for all that share it."""
     made = []
-    one, other = (flat(side.record.identity["fixed"]) for side in (before, after))
-    for name in dict.fromkeys((*one, *other)):
-        if one.get(name) != other.get(name):
-            top = name.split(".")[0]
-            group: Group = "host" if top in _HOST else "settings" if top in _SETTINGS else "software"
-            made.append(Difference(group=group, name=name, before=one.get(name, ""), after=other.get(name, "")))
+    one, other = (side.record.identity["fixed"] for side in (before, after))
+    for key in dict.fromkeys((*one, *other)):
+        group: Group = "host" if key in _HOST else "settings" if key in _SETTINGS else "software"
+        made += [Difference(group=group, name=n, before=b, after=a) for n, b, a in _different(key, one, other)]
     where: dict[tuple[Group, str, str, str], list[str]] = {}
-    cells = (side.record.identity["cells"] for side in (before, after))
-    first, second = cells
+    # A device that was left alone says nothing of faults.
+    first, second = (
+        {cell: {"faults": "none"} | own for cell, own in side.record.identity["cells"].items()}
+        for side in (before, after)
+    )
     common = [cell for cell in first if cell in second]
     for cell in common:
         for key, group in _BY_CELL.items():
-            one, other = flat(first[cell].get(key, ""), key), flat(second[cell].get(key, ""), key)
-            for name in dict.fromkeys((*one, *other)):
-                if one.get(name) != other.get(name):
-                    where.setdefault((group, name, one.get(name, ""), other.get(name, "")), []).append(cell)
+            for name, old, new in _different(key, first[cell], second[cell]):
+                where.setdefault((group, name, old, new), []).append(cell)
     for (group, name, old, new), found in where.items():
         place = "" if len(found) == len(common) else f" ({found[0]}{_more(found)})"
         made.append(Difference(group=group, name=name + place, before=old, after=new))
     return sorted(made, key=lambda d: ("host", "software", "settings").index(d.group))
+
+
+def _different(key: str, one: dict[str, Any], other: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Name and both values of what differs below `key`. Where one side never asked, that alone is said, and once."""
+    old, new = (flat(side[key], key) if key in side else {} for side in (one, other))
+    if not old or not new:
+        known = f"recorded ({len(old or new)})"
+        return [(key, known if old else NOT_RECORDED, known if new else NOT_RECORDED)] if old or new else []
+    return [
+        (name, old.get(name, ""), new.get(name, ""))
+        for name in dict.fromkeys((*old, *new))
+        if old.get(name) != new.get(name)
+    ]
 
 
 def _more(found: list[str]) -> str:

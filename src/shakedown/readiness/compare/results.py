@@ -42,7 +42,7 @@ class Side(Frozen):
 
 
 class Difference(Frozen):
-    """One fact about host, software or settings that is not the same. Empty: not said in that record."""
+    """One fact about host, software or settings that is not the same. Empty: there is none; ``not recorded``: not asked for."""
 
     group: Group
     name: str

@@ -17,6 +17,7 @@ from ..judge import processes, resample
 from ..judge.measured import PooledTiming
 from ..judge.processes import Group, Key
 from ..requirements import Requirements
+from .figures import NOT_RECORDED
 from .results import Difference, StepChange
 from .sides import Opened
 
@@ -52,8 +53,13 @@ def never(before: Opened, after: Opened, differences: list[Difference], like: bo
         return f"not comparable: target differs ({before.record.trial['target']} and {after.record.trial['target']})"
     if not like:
         return "not comparable: the workloads differ"
-    if hosts := [difference.name for difference in differences if difference.group == "host"]:
-        return f"not comparable: host differs ({', '.join(hosts[:3])}{', ...' if len(hosts) > 3 else ''})"
+    hosts = [one for one in differences if one.group == "host"]
+    unknown = [one.name for one in hosts if NOT_RECORDED in (one.before, one.after)]
+    differ = [one.name for one in hosts if one.name not in unknown]
+    if differ:
+        return f"not comparable: host differs ({', '.join(differ[:3])}{', ...' if len(differ) > 3 else ''})"
+    if unknown:
+        return f"not comparable: the same host cannot be shown, {', '.join(unknown)} is not recorded in both"
     return ""
 
 

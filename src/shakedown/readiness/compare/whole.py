@@ -59,11 +59,12 @@ def compare(before: Opened, after: Opened, allow_different_workload: bool = Fals
 def _changed_requirements(before: Record, after: Record) -> list[str]:
     """``key: old value -> new value``. What an older version could not ask for was not changed by anybody."""
     unknown = {*before.not_recorded, *after.not_recorded}
-    return [
-        text
-        for text in changed_requirements(before.requirements, after.requirements)
-        if f"requirements.{text.partition(': ')[0]}" not in unknown
-    ]
+
+    def known(text: str) -> bool:
+        key = f"requirements.{text.partition(': ')[0]}"
+        return not any(key == name or key.startswith((f"{name}.", f"{name}[")) for name in unknown)
+
+    return list(filter(known, changed_requirements(before.requirements, after.requirements)))
 
 
 def refusal(before: Opened, after: Opened, problem: str) -> str:
@@ -85,8 +86,11 @@ def _cautions(before: Opened, after: Opened, problem: str, changed: list[str], i
     elif other.label == "rehearsal":
         said.append("both records are rehearsals on the embedded device: no figure here is of Trainium")
     for name, side in (("first", one), ("second", other)):
-        if side.says_not_recorded:
-            said.append(f"the {name} record: {side.says_not_recorded}")
+        if side.upgraded_from is not None:
+            said.append(
+                f"the {name} record is of {side.upgraded_from}, which did not hold {len(side.not_recorded)} of today's fields "
+                "and had no decision: what it does not hold is not compared"
+            )
         if side.label_text != LABELS[side.label]:
             said.append(f"the {name} record is labelled: {side.label_text}")
     if before.record.trial["target"] != after.record.trial["target"]:
@@ -100,7 +104,7 @@ def _cautions(before: Opened, after: Opened, problem: str, changed: list[str], i
         quick, whole = ("first", "second") if before.quick else ("second", "first")
         said.append(f"the {quick} record is of a quick trial and the {whole} of a whole one, which has more processes")
     if any(difference.group == "host" for difference in identity):
-        said.append("the hosts differ: no step time is divided by another")
+        said.append("the hosts differ, or cannot be shown to be the same: no step time is divided by another")
     else:
         said.append(
             "two records do not take turns on the machine, so a ratio of their times is a weaker claim than one within a trial"

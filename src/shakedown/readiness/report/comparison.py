@@ -51,7 +51,7 @@ def headline(comparison: Comparison) -> str:
         f"; {still} {'process' if still == 1 else 'processes'} failed before and still {'does' if still == 1 else 'do'}"
     )
     found = "No regression" if not count else f"{count} regression{'s' if count > 1 else ''}"
-    return f"{found}{rest if still else ''}. {comparison.after.disposition}: {comparison.after.sentence}"
+    return f"{found}{rest if still else ''}. Now: {comparison.after.disposition} – {comparison.after.sentence}"
 
 
 def sections(comparison: Comparison) -> list[Section]:
@@ -194,13 +194,14 @@ def _steps(comparison: Comparison) -> Section:
         name = f"{side_of(one.mode, one.dtype)} {one.case}"
         if one.why:
             reasons.setdefault(one.why, []).append(name)
+        if one.before is None and one.after is None:
+            continue
         ratio = _NOTHING if one.ratio is None else f"{one.ratio:.2f}{_range(one.interval)}"
-        rows.append(
-            (name, _time(one, "before"), _time(one, "after"), ratio, "no claim" if one.claim == "none" else one.claim)
-        )
-    said += [f"{len(where)} of {len(rows)}: {why}" for why, where in list(reasons.items())[:6]]
+        claim = _NOTHING if one.ratio is None else "no claim" if one.claim == "none" else one.claim
+        rows.append((name, _time(one, "before"), _time(one, "after"), ratio, claim))
+    said += [f"{len(where)} of {len(comparison.steps)}: {why}" for why, where in list(reasons.items())[:6]]
     table = _table(("mode and case", "before", "after", "ratio", "claim"), rows)
-    return Section("What a step costs", said if rows else [], table)
+    return Section("What a step costs", said if comparison.steps else [], table)
 
 
 def _time(one: StepChange, which: str) -> str:

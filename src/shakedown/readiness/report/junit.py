@@ -108,7 +108,9 @@ def _decision(record: Record, elsewhere: list[Finding]) -> list[_Test]:
     """The disposition and the four results; findings that belong to no process are failures of the disposition."""
     made = record.judgement.decision
     whole = _Test("disposition")
-    if not made.suitable:
+    if record.upgraded_from is not None:  # such a version had no decision; its processes speak for themselves
+        whole.skipped = made.sentence
+    elif not made.suitable:
         whole.failures.append((made.disposition, made.sentence))
     whole.failures += [(finding.word, finding.text) for finding in elsewhere if finding.fails]
     tests = [whole]
