@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -181,6 +179,17 @@ def test_cold_and_warm_are_apart_and_a_start_seen_once_has_no_interval(base, mon
     assert "seen only once" in once.why
     assert once.extra is not None
     assert once.extra.low is None
+
+
+def test_a_start_of_the_same_kind_is_needed_on_the_other_side(base, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(base)
+    monkeypatch.setattr(pooled.paths, "cache_proof", lambda own: (True, "as made up"))
+    for i in range(5):
+        startup(bench, bench.process("eager", i, i * 10.0, 0.020, cache="cold"), 3.0, 0.020)
+        startup(bench, bench.process("compiled", i, i * 10.0 + 5, 0.010, cache="warm"), 4.0, 0.010)
+    one = only(of(bench))
+    assert (one.answer, one.over_cache, one.over_points) == ("withheld", None, [])
+    assert one.why == "eager: no process began with this case and a warm cache"
 
 
 def test_a_cache_that_was_not_proved_withholds(bench: Bench) -> None:

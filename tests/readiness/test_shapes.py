@@ -358,6 +358,11 @@ def test_a_changed_copy_is_found_and_nothing_is_said_from_it(done: SimpleNamespa
     made, (finding,) = shapes.judge(root, Tried(), done.record.requirements)
     assert made is None
     assert finding.word == "untested(shapes)"
+    shared = done.record.requirements.model_copy(update={"cases": [CaseDemand(size=2, length=8, share=1.0)]})
+    both = shapes.distribution(done.root, [], shared)
+    assert both is not None
+    assert both.requests == 1000
+    assert "shares of the cases, too, which are not used" in both.note
     (root / "traffic.txt").unlink()
     with pytest.raises(EvidenceError):
         shapes.distribution(root, [], done.record.requirements)

@@ -134,7 +134,8 @@ def _withheld(one: PooledTiming, start: Start, other: PooledTiming, base: Start 
         if side.withheld:
             return f"{named.get(side.mode, side.mode)}: {side.withheld}"
     if base is None:
-        return f"{other.mode} was not started with a {start.cache} cache in this case"
+        cache = "" if other.mode == "reference" or start.cache == "none" else f" and a {start.cache} cache"
+        return f"{named.get(other.mode, other.mode)}: no process began with this case{cache}"
     for side, began in ((one, start), (other, base)):
         if began.cache != "none" and not began.proved:
             return f"{side.mode}: the cache was not proved to be {began.cache}: {began.proof}"

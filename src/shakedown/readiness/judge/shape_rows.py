@@ -47,12 +47,13 @@ class ShapeFamily(Frozen):
 
 @dataclass(frozen=True)
 class Distribution:
-    """Weights by batch size, length and the length that it is padded to today."""
+    """Weights by batch size, length and the length that it is padded to today. ``note`` is what a reader should know of it."""
 
     source: str
     weights: Mapping[tuple[int, int, int], float]
     requests: int | None = None
     sha256: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True)

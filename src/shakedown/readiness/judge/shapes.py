@@ -6,6 +6,7 @@ The distribution is the user's: a file of lengths, or the shares of the cases. W
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -70,7 +71,8 @@ def from_cases(requirements: Requirements) -> Distribution | None:
         if case.share:
             shape = (case.size, case.length, max(case.length, case.padded_to))
             weights[shape] = weights.get(shape, 0.0) + case.share
-    return Distribution("shares of the cases", weights) if weights else None
+    said = "a request is a step of the case's shape"
+    return Distribution("shares of the cases", weights, note=said) if weights else None
 
 
 def distribution(root: Path, cells: Sequence[Cell], requirements: Requirements) -> Distribution | None:
@@ -82,7 +84,10 @@ def distribution(root: Path, cells: Sequence[Cell], requirements: Requirements) 
     found = copied(requirements.traffic, root)
     if found is None:
         return from_cases(requirements)
-    return from_lengths(found, requirements.traffic.batch or first_size(cells))
+    made = from_lengths(found, requirements.traffic.batch or first_size(cells))
+    if any(case.share for case in requirements.cases):
+        return replace(made, note="the requirements give shares of the cases, too, which are not used here")
+    return made
 
 
 def first_size(cells: Sequence[Cell]) -> int:
@@ -140,7 +145,7 @@ def ledger(
     make = Rows(known, tried, mode, dtype, paid)
     rows = [make.row(shape, own) for shape, own in sorted(families.items(), key=lambda one: -sum(one[1].values()))]
     steps = requirements.traffic.steps_per_start or requirements.workload.training_steps
-    notes = [] if known.source != "shares of the cases" else ["a request is a step of the case's shape"]
+    notes = [known.note] if known.note else []
     if not tried.cells:
         notes.append("no trial is given, so costs are not measured: padding only")
     notes += _withheld(tried, mode, dtype)
