@@ -17,7 +17,7 @@ _JUMP = (
     10.0  # factor within so few steps from which growth is an event: the fastest chaos seen needed twenty steps for it
 )
 _BEGINNING = 10
-_LONG = 400  # a longer series is thinned before change points are looked for, and looked at closely where one is found
+_LONG = 400  # a longer series is thinned before it is asked whether it has a change point
 
 
 @dataclass(frozen=True)
@@ -185,30 +185,34 @@ class Jump:
 
 
 def jump(s: Aligned, floor: Array, allowed: float, left: int | None) -> Jump | None:
-    """The first step at which the gap jumps out of the twins' envelope: a change point of its logarithm, or a step that a
-    run told of, at which it grows tenfold within a few steps and lies above the envelope afterwards. `left` is the index at
-    which it was first outside: where that is near, it is the better place, since a median moves a little late.
+    """The step at which the gap jumps out of the twins' envelope: tenfold within a few steps, and above the envelope
+    afterwards. Looked for where a run told of something, and where the series rises most, if it has a change point at all.
+    `left` is the index at which it was first outside: where that is near, it is the better place, since a median moves late.
     """
     logs = _logarithm(s.gap, floor)
     n = len(logs)
-    blocks = _blocks(n, _LONG)
-    thinned = np.array([np.median(logs[block]) for block in blocks])
-    # What is wrong from the first step on shows within a few steps, and that is no event.
-    places = {k for k in (int(blocks[k][0]) for k in changes.change_points(thinned)) if k >= _BEGINNING}
-    places |= {s.steps.index(e.step) for e in s.told if e.step in s.steps}
-    reach = _BESIDE + len(blocks[0])
-    best: list[Jump] = []
-    for place in sorted(places):
-        near = range(max(place - reach, _BESIDE), min(place + reach, n - _BESIDE) + 1)
-        rises = {k: float(np.median(logs[k : k + _BESIDE]) - np.median(logs[k - _BESIDE : k])) for k in near}
-        if not rises:
+    if n < _BEGINNING + _BESIDE:
+        return None
+    levels = np.median(np.lib.stride_tricks.sliding_window_view(logs, _BESIDE), axis=1)
+    rises = levels[_BESIDE:] - levels[:-_BESIDE]  # of the steps from index i + _BESIDE on, against those before
+    places = [np.arange(max(i - NEAR, _BESIDE), min(i + NEAR, n - _BESIDE) + 1) for i in _told_at(s)]
+    if changes.change_points(np.array([np.median(logs[block]) for block in _blocks(n, _LONG)])):
+        # What is wrong from the first step on shows within a few steps, and that is no event.
+        places.append(np.arange(_BEGINNING, n - _BESIDE + 1))
+    found: list[Jump] = []
+    for place in places:
+        if not len(place):
             continue
-        k = max(rises, key=lambda k: rises[k])
-        top = rises[k]
+        k = int(place[rises[place - _BESIDE].argmax()])
+        rise = float(rises[k - _BESIDE])
         if left is not None and left >= _BESIDE and abs(left - k) <= _BESIDE:
             k = left
         after = slice(k, k + _BESIDE)
         envelope = max(np.median(np.abs(s.twins[:, after]), axis=1).max(), np.median(floor[after]))
-        if top >= np.log(_JUMP) and np.median(np.abs(s.gap[after])) > allowed * envelope:
-            best.append(Jump(k, float(np.exp(top))))
-    return min(best, key=lambda j: j.index, default=None)
+        if rise >= np.log(_JUMP) and np.median(np.abs(s.gap[after])) > allowed * envelope:
+            found.append(Jump(k, float(np.exp(rise))))
+    return max(found, key=lambda j: j.factor, default=None)
+
+
+def _told_at(s: Aligned) -> list[int]:
+    return [s.steps.index(e.step) for e in s.told if e.step in s.steps]
