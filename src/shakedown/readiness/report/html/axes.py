@@ -86,7 +86,7 @@ def plain(value: float) -> str:
         return "not finite"
     if value and not 1e-4 <= abs(value) < 1e7:
         return f"{value:.3g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
-    if abs(value) >= 1e4 and value == round(value):
+    if abs(value) >= 1e3 and value == round(value):
         return f"{value:,.0f}"
     return f"{value:.4g}"
 

@@ -19,7 +19,7 @@ from .svg import CHARACTER, SERIES, WIDTH, element, line, marker, shortened, tex
 _ROW, _TOP, _AXIS = 26, 8, 44
 _BEYOND = 1000.0  # times the bound, the edge of a dot plot
 _BIN = 6  # pixels in which dots of a row are one
-_LONGEST = 38  # characters of a row's label
+_LONGEST = 44  # characters of a row's label
 
 
 @dataclass(frozen=True)

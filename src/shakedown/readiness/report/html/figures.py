@@ -125,9 +125,9 @@ def _starts(record: Record, files: Files) -> Part:
                 continue
             parts = (("start-up", start.start_up[middle]), ("first step", start.first_step[middle]))
             several = len(setups) > 1
-            unproved = "" if start.proved or start.cache == "none" else " (state NOT proved)"
+            unproved = "" if start.proved or start.cache == "none" else ", NOT proved"
             low, high = (min(setups), max(setups)) if several else (None, None)
-            rows.append(Bar(f"{label}, n = {len(setups)}{unproved}", parts, low, high))
+            rows.append(Bar(f"{label}{unproved}, n = {len(setups)}", parts, low, high))
     if not rows:
         return Missing(title, "not measured: no start was timed")
     said = [
@@ -137,7 +137,7 @@ def _starts(record: Record, files: Files) -> Part:
     return Figure(
         title,
         said,
-        charts.bars("starts", title, rows, Axis("seconds", "seconds")),
+        charts.bars("starts", title, rows, Axis("time", "seconds")),
         _timing_sources(record, files, first),
     )
 
@@ -156,13 +156,15 @@ def _steady(record: Record, files: Files) -> Part:
         rows.append(Bar(label, (("median", one.median),), *ends))
     if not rows:
         return Missing(title, "not measured: no step was timed")
+    if not any(row.parts for row in rows):
+        return Missing(title, "; ".join(dict.fromkeys(row.missing for row in rows)))
     said = [
         "Median of the processes' medians, each step awaited; the line is its interval by a bootstrap over processes, then "
         "steps. No line: one process, and so no interval. n of each is in the table of step times.",
         *_kinds(record.judgement.timings),
     ]
     names = _timing_sources(record, files, None)
-    return Figure(title, said, charts.bars("steady", title, rows, Axis("seconds", "seconds")), names)
+    return Figure(title, said, charts.bars("steady", title, rows, Axis("time", "seconds")), names)
 
 
 def _kinds(timings: Sequence[PooledTiming]) -> list[str]:
@@ -200,7 +202,7 @@ def curves(record: Record, files: Files) -> list[Part]:
                 "Average seconds of a step over so many steps, start-up and first step included; both axes are logarithmic. A "
                 f"band is the interval, where several starts were seen. n = {n} points, from the times above."
             ]
-            axes = Axis("steps", log=True), Axis("seconds a step", "seconds", log=True)
+            axes = Axis("steps", log=True), Axis("time a step", "seconds", log=True)
             marks = [
                 (even.steps.value, f"{even.mode} is paid for")
                 for even in record.judgement.break_even

@@ -27,6 +27,7 @@ from .vectors import Vectors
 ROWS_SHOWN = 200  # of one table: what a person reads, and a browser draws at once
 SENTENCES_SHOWN = 100
 CHARACTERS_SHOWN = 4000  # of one cell of a table, or one sentence
+LONG = 50  # characters, from which a cell of a table is not squeezed
 WIDE = 5  # columns, from which a table may need to be scrolled on a phone
 SYMBOLS = {
     "match": "✓", "mismatch": "✗", "crashed": "!", "timeout": "…", "killed": "‡", "untested": "–",
@@ -78,11 +79,11 @@ _SAID_ABOVE = {"Untested", "What the verdict rests on", "Decision", "The decisio
 
 @dataclass(frozen=True)
 class Cells:
-    """A table as it is shown: each cell escaped, with whether it is a number."""
+    """A table as it is shown: each cell escaped, with its class: ``n`` for a number, ``long`` for a text that wants room."""
 
     title: str
     header: Sequence[str]
-    rows: Sequence[Sequence[tuple[Markup, bool]]]
+    rows: Sequence[Sequence[tuple[Markup, str]]]
     more: int
     wide: bool
 
@@ -256,10 +257,14 @@ def _shown(section: Section) -> Shown:
 
 def cells(table: Table, title: str) -> Cells:
     """A table with each cell escaped, and the rows that are too many counted."""
-    rows = [[(inline(value), bool(_NUMERIC.match(value))) for value in row] for row in list(table.rows)[:ROWS_SHOWN]]
+    rows = [[(inline(value), _class(value)) for value in row] for row in list(table.rows)[:ROWS_SHOWN]]
     return Cells(
         title, [visible(h) for h in table.header], rows, max(len(table.rows) - ROWS_SHOWN, 0), len(table.header) >= WIDE
     )
+
+
+def _class(value: str) -> str:
+    return "long" if len(value) > LONG else "n" if _NUMERIC.match(value) else ""
 
 
 def inline(text: str) -> Markup:

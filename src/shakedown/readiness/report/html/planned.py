@@ -64,7 +64,7 @@ def _trade_off(found: ShapeLedger, files: Files) -> list[Part]:
     said = [
         f"Seconds over {plan.steps:,} steps of this traffic, from {found.kind} costs; estimates between measured shapes."
     ]
-    chart = charts.lines("bucket-seconds", title, lines, programs, Axis("seconds", "seconds"), marks=marks)
+    chart = charts.lines("bucket-seconds", title, lines, programs, Axis("time", "seconds"), marks=marks)
     return [*made, Figure(title, said, chart, source)]
 
 
@@ -87,5 +87,5 @@ def projection(record: Record, files: Files) -> list[Part]:
         f"dated {found.dated}; nothing was measured there. Seconds of one step; no interval, since it is no sample. "
         f"{len(found.assumptions)} assumptions are listed below."
     ]
-    chart = charts.bars("projection", title, rows, Axis("seconds at least", "seconds"))
+    chart = charts.bars("projection", title, rows, Axis("time at least", "seconds"))
     return [Figure(title, said, chart, [files.judged("judgement.projection")], look="projection")]
