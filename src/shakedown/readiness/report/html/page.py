@@ -125,6 +125,7 @@ def rendered(record: Record, root: Path, at: Path) -> str:
     return _environment().get_template("page.html.j2").render(
         record=record,
         title=words.title(record),
+        label=_label(record),
         decision=record.judgement.decision,
         style=style,
         script=script,
@@ -136,6 +137,14 @@ def rendered(record: Record, root: Path, at: Path) -> str:
         verdicts=matrix.verdicts(record),
         seal=files.source("record.json"),
     )  # fmt: skip
+
+
+def _label(record: Record) -> tuple[str, str]:
+    """The label's word and the rest of its sentence, which begins with that word or is preceded by it."""
+    size = len(record.label)
+    if record.label_text.lower().startswith(f"{record.label}:"):
+        return record.label_text[:size], record.label_text[size:]
+    return record.label, f" {record.label_text}"
 
 
 def chapters(record: Record, files: Files, vectors: Vectors) -> list[Chapter]:
