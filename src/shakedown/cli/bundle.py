@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from .common import BAD_INPUT, FAILED, INTERRUPTED, fail
 
@@ -72,12 +71,9 @@ def _localise(record: Path, cell: str, case: str) -> Path:
 def show(made: Bundle, file: Path) -> None:
     """What is in it, and its size."""
     console = Console(soft_wrap=True, highlight=False)
-    table = Table("file", "what", box=None, pad_edge=False)
-    table.add_column("bytes", justify="right")
-    table.add_column("masked", justify="right")
     for entry in made.files:
-        table.add_row(escape(entry.name), escape(entry.what), f"{entry.nbytes:,}", str(entry.masked))
-    console.print(table)
+        masked = f", {entry.masked} masked" if entry.masked else ""
+        console.print(f"{entry.nbytes:>12,}  {escape(entry.name)}  [dim]{escape(entry.what)}{masked}[/]")
     of = f", {made.case}" if made.case else ""
     label = "" if made.label == "measurement" else f" ({made.label})"
     console.print(f"[bold]{escape(made.verdict)}[/]{label}  {escape(made.cell)}{escape(of)}: {escape(made.localised)}")
@@ -86,6 +82,4 @@ def show(made: Bundle, file: Path) -> None:
             f"[bold red]the record does not verify[/], and the bundle says so: {escape('; '.join(made.problems[:3]))}"
         )
     console.print(f"not in it: {escape('; '.join(made.left_out))}")
-    console.print(
-        f"{escape(str(file))}: {file.stat().st_size:,} bytes. Read it before you send it: secrets in prose look like prose"
-    )
+    console.print(f"{escape(str(file))}: {file.stat().st_size:,} bytes; read it before you send it")

@@ -8,6 +8,8 @@ from typing import Any
 from .contents import LEFT_OUT
 from .results import Bundle
 
+_MOST = 12  # findings that a page lists: they come nearest to the cause first
+
 
 def readme(made: Bundle, versions: dict[str, Any]) -> str:
     """Markdown. The caller masks it."""
@@ -17,8 +19,11 @@ def readme(made: Bundle, versions: dict[str, Any]) -> str:
         lines += ["**THE RECORD DOES NOT VERIFY**, and nothing here can be relied on before that is understood:", ""]
         lines += [*_listed(made.problems), ""]
     lines += ["## What was found", "", f"The verdict on this cell is **{made.verdict}**.", ""]
-    lines += [*_listed(made.findings or ["no check found anything"]), ""]
-    lines += ["## Where it begins", "", made.localised, ""]
+    lines += [made.localised, ""]
+    lines += [*_listed(made.findings[:_MOST] or ["no check found anything"])]
+    if len(made.findings) > _MOST:
+        lines.append(f"- and {len(made.findings) - _MOST} more, in `finding.json`")
+    lines.append("")
     lines += ["## What to run", "", *_to_run(made), ""]
     lines += ["## With what", "", "| what | version |", "| --- | --- |"]
     lines += [f"| {name} | {_cell(value)} |" for name, value in versions.items()]
