@@ -25,7 +25,11 @@ from .server import Server
 from .trials import Lab, Setting
 
 Progress = Callable[[str, float], None]
-_PROBED = {"variations.neighbours": "true", "variations.neighbour_operators": "6", "variations.neighbour_seconds": "60"}
+_PROBED = {
+    "variations.neighbours": "true",
+    "variations.neighbour_operators": "6",
+    "variations.neighbour_seconds": "150",
+}
 _RESTARTED = {"variations.restart": "true"}
 _VARIED = {
     "variations.padding": "true",

@@ -11,7 +11,7 @@ _GROUP: Final = "decisions and dtypes"
 _FEW = {
     "variations.neighbours": "true",
     "variations.neighbour_operators": "8",
-    "variations.neighbour_seconds": "60",
+    "variations.neighbour_seconds": "150",
 }
 _PROBE = Recipe("plain", cases=("4x6",), kinds=("probe",), demand=_FEW)
 _LONG = ("add.Tensor", "add.Scalar", "mul.Tensor", "mul.Scalar", "floor_divide", "sum", "sum.dim_IntList")

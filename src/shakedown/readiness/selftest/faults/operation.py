@@ -136,7 +136,7 @@ def cache_never_hits(device: Device) -> None:
     )
 
 
-@fault(By("cache-not-warm", "nothing"), group=_GROUP, recipe=_WARM)
+@fault(By("cache-not-warm", "0 files"), group=_GROUP, recipe=_WARM)
 def cache_not_kept(device: Device) -> None:
     """Compiled programs are not written to the cache."""
     device.patch("jax._src.compilation_cache", "put_executable_and_time", lambda put: lambda *args, **kwargs: None)

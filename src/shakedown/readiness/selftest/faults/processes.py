@@ -113,7 +113,11 @@ def checkpoint_rounded(device: Device) -> None:
         device.patch("torch", "save", make)
 
 
-@fault(By("resume-broken(rng)"), group=_GROUP, recipe=_RESTART)
+@fault(
+    By("resume-broken(rng)"),
+    group=_GROUP,
+    recipe=Recipe("plain", cases=("4x6",), kinds=("restart",), demand={"variations.restart": "true"}),
+)
 def random_state_lost(device: Device) -> None:
     """After a restart the device's random numbers begin anew."""
     if _after(device):
@@ -137,7 +141,7 @@ def data_shifted(device: Device) -> None:
         device.patch("shakedown.readiness.snapshot", "restore", make)
 
 
-@fault(By("resume-broken(device)"), group=_GROUP, recipe=_RESTART)
+@fault(By("crashed", "same device"), group=_GROUP, recipe=_RESTART)
 def state_left_on_the_host(device: Device) -> None:
     """After a restart the optimizer's state stays on the CPU, where the checkpoint was loaded."""
     if _after(device):
