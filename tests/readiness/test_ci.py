@@ -16,9 +16,11 @@ import yaml
 from typer.testing import CliRunner
 
 from shakedown import cli
+from shakedown.readiness import record as records
 from shakedown.readiness import trial
 
-from .support import TINY, InProcess
+from .resealed import KEPT
+from .support import InProcess
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "github-actions.yml"
@@ -99,21 +101,26 @@ def test_the_steps_run_as_they_stand(job: dict[str, Any], tmp_path: Path, monkey
     """The first run makes the baseline, the second one is compared with it; both with a small workload and in this process."""
     monkeypatch.setattr(trial, "LocalProcesses", InProcess)
     monkeypatch.chdir(tmp_path)
-    small = ["--target", "cpu", "--modes", "eager", "--case", "2x8"]
+    small = ["--target", "cpu", "--modes", "eager"]
+    workload = shutil.copyfile(KEPT / "workload.py", tmp_path / "smallest.py")
     summary = next(step["run"] for step in job["steps"] if step.get("name") == "Summary")
     for new_baseline in (True, False):
         (words,) = commands(job, new_baseline)
-        done = run.invoke(cli.app, [str(TINY) if word == job["env"]["WORKLOAD"] else word for word in words] + small)
+        done = run.invoke(
+            cli.app, [str(workload) if word == job["env"]["WORKLOAD"] else word for word in words] + small
+        )
         assert done.exit_code == 0, done.output
         out = tmp_path / "summary.md"
         out.unlink(missing_ok=True)
         subprocess.run(["bash", "-e", "-c", summary], check=True, env=os.environ | {"GITHUB_STEP_SUMMARY": str(out)})
-        assert "# Trial of tiny" in out.read_text()
+        assert "# Trial of smallest" in out.read_text()
         assert out.read_text().startswith("# Trial" if new_baseline else "# Comparison")
         kept = next(step["with"]["path"] for step in job["steps"] if "upload" in step.get("uses", "")).split()
         assert all((tmp_path / name).exists() for name in kept if not name.startswith("!"))
         assert all((tmp_path / name[1:]).is_dir() for name in kept if name.startswith("!"))
         assert (tmp_path / "shakedown-run" / "report.html").exists()
+        assert ("No regression" in done.stdout) != new_baseline
+        assert records.verify(tmp_path / "shakedown-run").problems == []
         if new_baseline:  # what docs/ci.md says to commit
             baseline = tmp_path / job["env"]["BASELINE"]
             baseline.mkdir(parents=True)

@@ -12,12 +12,11 @@ from typer.testing import CliRunner
 
 from shakedown import cli
 from shakedown.readiness import record as records
-from shakedown.readiness import trial
 from shakedown.readiness.judge.results import CaseResult, Finding, Outcome
 from shakedown.readiness.record import Record
 from shakedown.readiness.report import junit
 
-from .support import TINY, InProcess, quick
+from . import resealed
 
 EAGER = "eager-float32"
 run = CliRunner()
@@ -26,13 +25,8 @@ schema = xmlschema.XMLSchema(str(Path(__file__).with_name("junit.xsd")))
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A trial on the CPU: two cases in eager mode; adaptive mode is untested there."""
-    root = tmp_path_factory.mktemp("junit")
-    request = trial.Request(
-        str(TINY), root / "run", "cpu", ("eager", "adaptive"), ("float32",), ("2x8", "1x4"), quick(root)
-    )
-    trial.run(request, executor=InProcess())
-    return root / "run"
+    """A trial on the CPU of one case in eager mode."""
+    return resealed.made(tmp_path_factory.mktemp("junit") / "run")
 
 
 @pytest.fixture(scope="module")
@@ -80,12 +74,12 @@ def finding_in(record: Record, **fields: object) -> Record:
 def test_a_suite_for_each_process_and_a_test_for_each_case(record: Record) -> None:
     root = parsed(record)
     assert [suite.attrib["name"] for suite in root] == [*(cell.id for cell in record.cells), "decision"]
-    assert root.attrib["name"] == "tiny on cpu (self-check)"
+    assert root.attrib["name"] == "smallest on cpu (self-check)"
     eager = suite_of(root, EAGER)
-    assert list(cases_of(eager)) == ["2x8", "1x4"]
+    assert list(cases_of(eager)) == ["2x3"]
     assert all(len(test) == 0 and float(test.attrib["time"]) > 0 for test in eager.findall("testcase"))
     assert {test.attrib["classname"] for test in eager.findall("testcase")} == {
-        f"shakedown.self-check.tiny.cpu.{EAGER}"
+        f"shakedown.self-check.smallest.cpu.{EAGER}"
     }
 
 
@@ -103,8 +97,10 @@ def test_properties_say_who_measured_and_that_it_was_a_rehearsal(record: Record)
 
 
 def test_untested_is_skipped_with_its_reason(record: Record) -> None:
-    for test in cases_of(suite_of(parsed(record), "adaptive-float32")).values():
-        assert "no adaptive mode" in test.find("skipped").attrib["message"]
+    case = CaseResult(case="2x3", verdict="untested", reason="the target cpu has no adaptive mode")
+    suite = suite_of(parsed(cell_with(record, verdict="untested", reason=case.reason, cases=[case])), EAGER)
+    assert cases_of(suite)["2x3"].find("skipped").attrib["message"] == case.reason
+    assert (suite.attrib["tests"], suite.attrib["skipped"]) == ("1", "1")
 
 
 def test_a_mismatch_is_a_failure_with_all_findings(record: Record) -> None:
@@ -138,8 +134,8 @@ def test_a_process_that_ended_badly_is_an_error(record: Record, status: str) -> 
 
 def test_what_a_check_found_fails_the_test_that_it_is_about(record: Record) -> None:
     failed = cell_with(record, verdict="mismatch")
-    tests = cases_of(suite_of(parsed(finding_in(failed, word="over-budget(memory)", case="1x4")), EAGER))
-    assert tests["1x4"].find("failure").attrib == {"type": "over-budget(memory)", "message": "as it says"}
+    tests = cases_of(suite_of(parsed(finding_in(failed, word="over-budget(memory)", case="2x3")), EAGER))
+    assert tests["2x3"].find("failure").attrib == {"type": "over-budget(memory)", "message": "as it says"}
     tests = cases_of(suite_of(parsed(finding_in(failed, word="leftover")), EAGER))
     assert tests["process"].find("failure").attrib["type"] == "leftover"
     harmless = cases_of(suite_of(parsed(finding_in(record, word="drift", fails=False)), EAGER))
@@ -217,13 +213,10 @@ def test_the_command_writes_the_file(folder: Path, tmp_path: Path) -> None:
         assert (done.exit_code, words in done.stderr) == (2, True), done.output
 
 
-def test_a_run_writes_it_too_and_says_early_that_it_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "LocalProcesses", InProcess)
-    asked = ["run", str(TINY), "--target", "cpu", "--modes", "eager", "--dtype", "float32", "--case", "2x8", "--quick"]
-    asked += ["--requirements", str(quick(tmp_path)), "--out", str(tmp_path / "run"), "--junit"]
-    done = run.invoke(cli.app, [*asked, str(tmp_path)])
+def test_a_run_that_could_not_write_it_is_refused(tmp_path: Path) -> None:
+    """That one writes it is shown by the test of the example for pipelines."""
+    asked = ["run", str(resealed.KEPT / "workload.py"), "--out", str(tmp_path / "run"), "--junit", str(tmp_path)]
+    done = run.invoke(cli.app, asked)
     assert done.exit_code == 2
+    assert "it is a folder" in done.stderr
     assert not (tmp_path / "run").exists()
-    done = run.invoke(cli.app, [*asked, str(tmp_path / "out.xml")])
-    assert done.exit_code == 0, done.output
-    assert cases_of(suite_of(ElementTree.parse(tmp_path / "out.xml").getroot(), EAGER))["2x8"].attrib["time"]
