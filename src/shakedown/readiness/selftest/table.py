@@ -53,14 +53,14 @@ def markdown(found: SelfTest) -> str:
         BEGIN,
         "",
         f"Made {found.created[:10]} with Shakedown {found.shakedown_version} (source {found.source_sha256[:12]}), {versions}; "
-        f"{len(found.tried)} trials, {found.seconds / 60:.0f} minutes of one process after the other, "
-        f"{found.jobs} at a time.",
+        f"{len(found.tried)} trials, {found.seconds / 60:.0f} minutes of them, {found.jobs} at a time.",
         "",
         *summary(found),
         "",
     ]
     for group in dict.fromkeys(one.group for one in found.faults):
         lines += _group(group, [one for one in found.faults if one.group == group])
+    lines += _matrix(found.faults)
     lines += _rates(found)
     return "\n".join([*lines, END, ""])
 
@@ -83,11 +83,33 @@ def summary(found: SelfTest) -> list[str]:
 
 
 def _group(group: str, tried: Sequence[Tried]) -> list[str]:
-    lines = [f"### {group[0].upper()}{group[1:]}", "", "| fault | tried in | what catches it | result | s |"]
-    lines.append("| --- | --- | --- | --- | --- |")
+    lines = [f"### {group[0].upper()}{group[1:]}", "", "| fault | tried in | phase | what catches it | result | s |"]
+    lines.append("| --- | --- | --- | --- | --- | --- |")
     for one in tried:
         where = f"{'/'.join(one.modes)} {one.dtype}"
-        lines.append(f"| `{one.name}`: {one.what} | {where} | {_caught_by(one)} | {_result(one)} | {one.seconds:.0f} |")
+        lines.append(
+            f"| `{one.name}`: {one.what} | {where} | {one.phase or 'any'} | {_caught_by(one)} | {_result(one)} | "
+            f"{one.seconds:.0f} |"
+        )
+    return [*lines, ""]
+
+
+def _matrix(tried: Sequence[Tried]) -> list[str]:
+    """Faults against checks: which one caught it, and which others failed a cell because of it."""
+    caught: dict[str, set[str]] = {}
+    failed: dict[str, set[str]] = {}
+    for one in tried:
+        good = one.result in GOOD
+        caught.setdefault(one.name, set()).update(d.check for d in one.by if good)
+        failed.setdefault(one.name, set()).update(d.check for d in one.detections if d.fails)
+    checks = sorted(set().union(*caught.values(), *failed.values()))
+    if not checks:
+        return []
+    lines = ["### Faults against checks", "", "● named it as it should; ○ failed a cell by it as well.", ""]
+    lines += [f"| fault | {' | '.join(checks)} |", f"| --- |{' :-: |' * len(checks)}"]
+    for name, own in caught.items():
+        marks = ("●" if check in own else "○" if check in failed[name] else "" for check in checks)
+        lines.append(f"| {name} | {' | '.join(marks)} |")
     return [*lines, ""]
 
 
