@@ -25,6 +25,7 @@ def test_the_device_package():
 def test_the_device_module():
     assert {
         "clear_op_tracking",
+        "count_programs",
         "current_device",
         "device",
         "device_count",
