@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import threading
@@ -23,6 +22,7 @@ from .result import Bisect, Stage, Verdict
 Say = Callable[[str], None]
 CHILD = (sys.executable, "-m", "shakedown.readiness.bisect.child")
 _SECONDS_BETWEEN_LOOKS = 0.5
+_LARGEST_VECTORS = 512 << 20  # bytes
 _PATIENCE = 10  # localisation runs a step some dozen times; a trial's process has its limit for one cell
 
 
@@ -92,10 +92,10 @@ def _case(asked: str, cell: Cell, result: CellResult) -> tuple[str, bool]:
 def _step(root: Path, cell: str, case: str) -> int:
     """The first step of which a tensor was found wrong; 1 where nothing was."""
     try:
-        vectors = json.loads((root / "vectors.json").read_text()).get(cell, {}).get(case, [])
-    except (OSError, ValueError, AttributeError):
+        vectors = evidence.untrusted.read_json(root / "vectors.json", _LARGEST_VECTORS).get(cell, {}).get(case, [])
+        steps = [int(v["name"].split("/")[0].removeprefix("step")) for v in vectors if v["findings"]]
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
         return 1
-    steps = [int(v["name"].split("/")[0].removeprefix("step")) for v in vectors if v["findings"]]
     return min(steps, default=1)
 
 
@@ -107,7 +107,7 @@ def _source(root: Path, sealed: Record) -> workload.Source:
     kept = root / "workload.py"
     candidates = []
     try:
-        named = json.loads((root / "trial.json").read_text())["workload"]["path"]
+        named = evidence.untrusted.read_json(root / "trial.json")["workload"]["path"]
         candidates.append(Path(named))
     except (OSError, ValueError, KeyError, TypeError):
         pass  # a record that was moved without it still has its copy
