@@ -113,6 +113,19 @@ def test_a_jump_is_an_event_and_is_named_by_what_the_run_told(kind: Any, said: s
     assert {e.kind for e in found.events} == {"gap", kind}
 
 
+def test_a_jump_in_the_second_half_of_the_last_window_is_seen_though_its_median_is_not_moved() -> None:
+    gap = noise(64, 1e-5, 9)
+    gap[52:] += 1e-2
+    found = synthetic(gap, n=64)
+    assert (found.parity, found.passed) == ("event", False)
+    assert "at step 53, and stays outside to the end" in found.text
+    assert found.ratio is not None
+    assert found.ratio < 3
+    gap[52:], gap[20:27] = noise(12, 1e-5, 3), 1e-2  # a transient is told and does not decide
+    passing = synthetic(gap, n=64)
+    assert (passing.parity, passing.first_outside) == ("within-envelope", 21)
+
+
 def test_what_is_wrong_from_the_beginning_is_no_event() -> None:
     gap = np.sign(noise(90, 1, 4)) * 3e-3
     gap[:2] = 0
@@ -406,11 +419,16 @@ def test_at_a_high_rate_the_twins_themselves_part_and_that_is_said(wild: Trained
 
 
 def test_bfloat16_is_explained_by_the_cpu_in_bfloat16() -> None:
-    narrow = Trained(1e-2, "bfloat16")
+    """At a low rate bfloat16 loses most of its updates, on every device: the losses are far from float32's, and a forgotten
+    decay, itself lost in rounding, is seen in float32 only.
+    """
+    narrow = Trained(1e-3, "bfloat16")
     healthy = narrow.judged()
     assert (healthy.parity, healthy.passed) == ("explained-by-declared-precision", True)
     assert healthy.low_ratio is not None
-    assert healthy.low_ratio < 2
+    assert healthy.ratio is not None
+    assert healthy.low_ratio < 2 < 10 < healthy.ratio
+    assert narrow.judged("no decay").passed is True
 
 
 def test_a_nudge_moves_every_weight_that_is_not_zero_by_one_neighbour() -> None:

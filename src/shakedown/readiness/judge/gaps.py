@@ -178,13 +178,16 @@ def outside(s: Aligned, floor: Array, allowed: float) -> int | None:
 
 @dataclass(frozen=True)
 class Jump:
-    """The gap is `factor` times larger from `index` on, over a few steps on each side."""
+    """The gap is `factor` times larger from `index` on, over a few steps on each side. ``lasting``: it stays outside, as far
+    as a window reaches.
+    """
 
     index: int
     factor: float
+    lasting: bool
 
 
-def jump(s: Aligned, floor: Array, allowed: float, left: int | None) -> Jump | None:
+def jump(s: Aligned, floor: Array, allowed: float, left: int | None, window: int) -> Jump | None:
     """The step at which the gap jumps out of the twins' envelope: tenfold within a few steps, and above the envelope
     afterwards. Looked for where a run told of something, and where the series rises most, if it has a change point at all.
     `left` is the index at which it was first outside: where that is near, it is the better place, since a median moves late.
@@ -207,11 +210,16 @@ def jump(s: Aligned, floor: Array, allowed: float, left: int | None) -> Jump | N
         rise = float(rises[k - _BESIDE])
         if left is not None and left >= _BESIDE and abs(left - k) <= _BESIDE:
             k = left
-        after = slice(k, k + _BESIDE)
-        envelope = max(np.median(np.abs(s.twins[:, after]), axis=1).max(), np.median(floor[after]))
-        if rise >= np.log(_JUMP) and np.median(np.abs(s.gap[after])) > allowed * envelope:
-            found.append(Jump(k, float(np.exp(rise))))
+        if rise >= np.log(_JUMP) and _above(s, floor, allowed, slice(k, k + _BESIDE)):
+            found.append(Jump(k, float(np.exp(rise)), _above(s, floor, allowed, slice(k, k + window))))
     return max(found, key=lambda j: j.factor, default=None)
+
+
+def _above(s: Aligned, floor: Array, allowed: float, part: slice) -> bool:
+    """Whether the gap of these steps lies above what twins and precision explain, in the median."""
+    around = [*s.twins, *([] if s.low is None else [s.low])]
+    envelope = max(*(np.median(np.abs(gap[part])) for gap in around), np.median(floor[part]))
+    return bool(np.median(np.abs(s.gap[part])) > allowed * envelope)
 
 
 def _told_at(s: Aligned) -> list[int]:

@@ -115,6 +115,7 @@ class _Answer:
         self.twin_growth: list[float] = []
         self.first_outside: int | None = None
         self.one_sided: float | None = None
+        self.jump, self.lasting = "", False
 
     def measure(self) -> None:
         """Windows, slopes, sides, and where the gap jumps."""
@@ -129,11 +130,12 @@ class _Answer:
         self.one_sided = float(max((sides > 0).mean(), (sides < 0).mean())) if len(sides) else None
         outside = gaps.outside(s, floor, rule.allowed_ratio)
         self.first_outside = s.steps[outside] if outside is not None else None
-        if (jump := gaps.jump(s, floor, rule.allowed_ratio, outside)) is not None:
+        if (jump := gaps.jump(s, floor, rule.allowed_ratio, outside, WINDOW)) is not None:
             step = s.steps[jump.index]
             told = [e for e in s.told if e.kind != "other" and abs(e.step - step) <= gaps.NEAR]
             cause = f", at the {told[0].kind} that step {told[0].step} begins with" if told else ""
             text = f"the gap grows {jump.factor:.3g}-fold at step {step}{cause}"
+            self.jump, self.lasting = text, jump.lasting
             self.events.append(ParityEvent(step=step, kind="gap", text=text))
 
     def judged(self) -> ParityResult:
@@ -143,6 +145,9 @@ class _Answer:
         allowed = f"{rule.allowed_ratio:g} allowed"
         said = f"r = {worst.ratio:.3g} in the worst window (steps {worst.first} to {worst.last}), {allowed}"
         blind = [w for w in self.windows if not w.power]
+        if self.lasting and worst.ratio <= rule.allowed_ratio:
+            # In the second half of the last window, a median does not see it.
+            return self.result("event", f"{self.jump}, and stays outside to the end; {said}")
         if worst.ratio <= rule.allowed_ratio:
             if blind:
                 return self.result("no-power", self._no_power(blind[0], said))
@@ -155,8 +160,8 @@ class _Answer:
             )
         if low is not None:
             said += f"; against the CPU in {self.candidate.dtype}, r = {low:.3g}"
-        if (jump := next((e for e in self.events if e.kind == "gap"), None)) is not None:
-            return self.result("event", f"{jump.text}; {said}")
+        if self.jump:
+            return self.result("event", f"{self.jump}; {said}")
         twins = max(self.twin_growth)
         if self.growth is not None and self.growth > GROWS * max(twins, 1.0):
             return self.result(
