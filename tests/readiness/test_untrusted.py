@@ -382,7 +382,7 @@ def test_the_seal_is_that_of_what_was_written_and_not_of_what_is_shown(copy: Pat
     assert records.verify(copy).problems == []
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, database=None)
 @given(st.text())
 def test_printable_text_is_printable_xml_and_utf8(text: str) -> None:
     shown = untrusted.printable(text)
