@@ -32,6 +32,7 @@ def test_it_renders_and_says_the_verdict_first(opened):
     page = opened("rich").page
     heading = page.locator("h1")
     assert heading.inner_text() == "Trial of tiny on cpu (self-check)"
+    assert page.locator("p.label").inner_text().upper().startswith("SELF-CHECK: THE CPU")
     seen = page.locator(".disposition .word")
     assert "Needs a named change" in seen.inner_text()
     for first in (heading, seen, page.locator(".results li").last):

@@ -143,7 +143,7 @@ def _label(record: Record) -> tuple[str, str]:
     """The label's word and the rest of its sentence, which begins with that word or is preceded by it."""
     size = len(record.label)
     if record.label_text.lower().startswith(f"{record.label}:"):
-        return record.label_text[:size], record.label_text[size:]
+        return record.label_text[: size + 1], record.label_text[size + 1 :]
     return record.label, f" {record.label_text}"
 
 
