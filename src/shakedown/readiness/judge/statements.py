@@ -3,43 +3,44 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Literal
 
+from ..evidence.identity import FamilyWord
 from ..plan.baseline import matrix
 from .results import CaseResult, Cell, CellResult, Statement
 from .seen import Seen
 
 Said = list[Statement]
+_PRODUCTS: dict[FamilyWord, str] = {
+    "rehearsal": "Shakedown's embedded device",
+    "native": "AWS's native TorchNeuron",
+    "legacy": "AWS's XLA-based torch-neuronx",
+    "none": "a device of PyTorch's own",
+}
 
 
 def environment(seen: Seen) -> Said:
     """Who measured, against what AWS documents."""
     said: Said = []
-    for word, text in _families(seen).items():
-        said.append(
-            Statement(kind="rehearsal" if word == "rehearsal" else "measured", text=f"the device is {word}: {text}")
-        )
+    for word in _families(seen):
+        kind: Literal["rehearsal", "measured"] = "rehearsal" if word == "rehearsal" else "measured"
+        said.append(Statement(kind=kind, text=f"what answered for the device: {_PRODUCTS[word]}"))
     if any(identity.target == "neuron" for identity in seen.identities.values()):
         of = matrix()
         ground = f"{of.release}, {of.dated:%d %B %Y}"
         departs = seen.with_words("departs-from-baseline", "unsupported-combination")
-        text = f"compared with the combination documented for {ground}"
-        said.append(
-            Statement(kind="documented", text=f"{text}: {'; '.join(f.text for f in departs) or 'no difference'}")
-        )
+        text = "; ".join(f.text for f in departs) or f"no departure from what is documented for {ground}"
+        said.append(Statement(kind="documented", text=text))
     said += [_open(f.text) for f in seen.with_words("untested(baseline)", "untested(identity)")]
     if not said:
         said.append(_open("no process on the target said who it is"))
     return said
 
 
-def _families(seen: Seen) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for cell, _ in seen.candidates():
-        identity = seen.identities.get(cell.id)
-        if identity is not None:
-            word = "PyTorch's own" if identity.family.word == "none" else identity.family.word
-            found.setdefault(word, identity.family.by_behaviour)
-    return found
+def _families(seen: Seen) -> list[FamilyWord]:
+    """The products that answered in some process on the target, in the order they were met."""
+    met = [seen.identities[cell.id].family.word for cell, _ in seen.candidates() if cell.id in seen.identities]
+    return list(dict.fromkeys(met))
 
 
 def correctness(seen: Seen) -> Said:
