@@ -167,12 +167,8 @@ def _operation(seen: Seen) -> Result:
         standing, sentence = "not met", ", ".join(sorted({f.word for f in against}))
     elif any(statement.kind == "open" for statement in said):
         left = sum(statement.kind == "open" for statement in said)
-        standing = "open"
-        sentence = (
-            "one thing that running it needs was not shown"
-            if left == 1
-            else f"{left} things that running it needs were not shown"
-        )
+        things = "one thing that running it needs was" if left == 1 else f"{left} things that running it needs were"
+        standing, sentence = "open", f"{things} not shown"
     else:
         standing, sentence = "met", "start, steady state, restart and rollback are shown, within the budgets"
     return Result(name="operation", standing=standing, sentence=sentence, statements=said)
