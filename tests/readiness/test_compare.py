@@ -537,6 +537,8 @@ def test_the_exit_code_of_a_run_is_that_of_its_comparison(
         kept = Comparison.model_validate_json((out / "comparison.json").read_text())
         assert kept.before.seal == records.load(baseline).seal
         assert (out / "comparison.md").read_text().startswith("# Comparison")
+        assert "comparison.md" in done.stdout
+        assert "Who measured" not in done.stdout  # after a run, what decides; the file has the rest
     done = run.invoke(cli.app, options(file, "--out", str(tmp_path / "j"), "--baseline", str(base), "--json"))
     assert done.exit_code == 1
     assert json.loads(done.stdout)["seal"] == records.load(broken).seal

@@ -165,7 +165,7 @@ def _show(folder: Path, as_json: bool, work: Callable[[Show], Record], besides: 
             f"{escape(comparison.headline(compared))}  {escape(str(folder / 'comparison.md'))}", soft_wrap=True
         )
     else:
-        comparison.terminal(compared, Console())
+        comparison.terminal(compared, Console(), str(folder / "comparison.md"))
     raise typer.Exit(compared.exit_code)
 
 

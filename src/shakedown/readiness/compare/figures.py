@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any, Literal
 
 from ..errors import EvidenceError
-from ..evidence import untrusted
+from ..evidence import printable, untrusted
 from ..requirements import Numerics
 from .results import (
     Difference,
@@ -115,12 +115,18 @@ def tensors(before: Opened, after: Opened, demand: Numerics) -> tuple[list[Tenso
     try:
         old, new = _vectors(before), _vectors(after)
     except EvidenceError as error:
-        return [], str(error)
+        return [], printable(str(error))
     if old is None or new is None:
         missing = before if old is None else after
         return [], f"there is no vectors.json beside {missing.root / 'record.json'}"
     made = [
-        TensorChange(cell=cell, case=case, tensor=name, before=old[cell, case, name], after=value)
+        TensorChange(
+            cell=printable(cell),
+            case=printable(case),
+            tensor=printable(name),
+            before=old[cell, case, name],
+            after=value,
+        )
         for (cell, case, name), value in new.items()
         if (cell, case, name) in old and value > demand.material_share and value > _GREW * old[cell, case, name]
     ]

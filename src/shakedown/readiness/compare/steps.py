@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import EvidenceError
-from ..evidence import Evidence, SelfTest
+from ..evidence import Evidence, SelfTest, printable
 from ..judge import processes, resample
 from ..judge.measured import PooledTiming
 from ..judge.processes import Group, Key
@@ -145,7 +145,7 @@ def _series(side: Opened, key: Key, demand: Requirements) -> _Series:
     try:
         group = _group(side, key, demand)
     except EvidenceError as error:
-        return _Series([], str(error))
+        return _Series([], printable(str(error)))
     if not group.seen:
         return _Series([], f"the evidence with its step times is not beside {side.root / 'record.json'}")
     return _Series([process.seconds for process in group.used], group.withheld)

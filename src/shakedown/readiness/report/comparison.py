@@ -15,6 +15,7 @@ from .words import Section, Table, seconds, share, side_of, size
 
 _ROWS = 25  # of one table; the JSON has all of them
 _NOTHING = "–"
+_DECIDING = ("What limits it", "Verdicts", "Requirements that were changed", "Findings")
 _SMALL = 0.05  # share by which memory may differ without a row: allocators round, and the host's figure is a sample
 
 
@@ -26,13 +27,18 @@ def markdown(comparison: Comparison) -> str:
     return "\n".join(lines)
 
 
-def terminal(comparison: Comparison, console: Console) -> None:
-    """The comparison on a terminal, what decides last, where the eye rests."""
+def terminal(comparison: Comparison, console: Console, file: str = "") -> None:
+    """The comparison on a terminal, what decides last, where the eye rests. With a `file` that has all of it, only what
+    decides.
+    """
     for section in sections(comparison):
-        show_section(section, console)
+        if not file or section.title in _DECIDING:
+            show_section(section, console)
     colour = "red" if comparison.regressions else "green"
     text = "\n".join(escape(one) for one in (headline(comparison), *_cut(comparison.regressions)))
     console.print(Panel(text, title=escape(title(comparison)), border_style=colour))
+    if file:
+        console.print(f"comparison  {escape(file)}", soft_wrap=True, highlight=False)
 
 
 def title(comparison: Comparison) -> str:
