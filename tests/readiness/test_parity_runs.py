@@ -267,6 +267,12 @@ def test_a_script_is_run_on_the_cpu_as_twins_and_on_the_device(tmp_path: Path) -
     assert (twin.nudge.tensors, twin.nudge.elements) == (4, 97)
     assert document.load(tmp_path / "out") == found
     assert "within-envelope" in " ".join(words.page(found).sentences)
+    ended = CliRunner().invoke(
+        app, ["parity", str(tmp_path / "train.py"), "--steps", "40", "--out", str(tmp_path / "out"), "40"]
+    )
+    assert ended.exit_code == 0, ended.output
+    assert "was run before" in ended.output
+    assert "# Loss parity of neuron (rehearsal)" in (tmp_path / "out/parity.md").read_text()
     # Again: nothing runs, and another tolerance needs no new run.
     again = ScriptsHere()
     stricter = command.run(asked(tmp_path, target="neuron", tolerance=1e-12, at=(40,)), executor=again)
