@@ -11,12 +11,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, RootModel
 from pydantic.json_schema import GenerateJsonSchema
 
 from .. import evidence
 from ..evidence import SelfTest, write_atomic
 from ..evidence.failure import Failure
+from ..judge.numerics import Vector
 from ..judge.results import Outcome
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -41,8 +42,23 @@ _ELSEWHERE = (
     "selftest.results",
     "state",
 )
+
+
+class Vectors(RootModel[dict[str, dict[str, list[Vector]]]]):
+    """``vectors.json``: the numbers of every judged tensor, by cell and case.
+
+    Errors are relative L2 norms against float64 truth, ``margin`` and ``row_margin`` shares of the allowance (above 1 fails),
+    ``ulp_*`` in units of the last place of the tensor's dtype, None where there is no such number.
+    """
+
+
 # Documents that are too small to have a version of their own: they belong to the record that names them.
-_UNVERSIONED: dict[str, type[BaseModel]] = {"outcome": Outcome, "failure": Failure, "self-test": SelfTest}
+_UNVERSIONED: dict[str, type[BaseModel]] = {
+    "outcome": Outcome,
+    "failure": Failure,
+    "self-test": SelfTest,
+    "vectors": Vectors,
+}
 
 
 @cache
