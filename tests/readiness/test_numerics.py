@@ -64,6 +64,15 @@ def test_zeroed_row_fails_where_the_whole_tensor_would_pass() -> None:
     assert any("row 123 is zero" in text for text in vector.findings)
 
 
+def test_several_zeroed_rows_are_named(product: Subject) -> None:
+    device = product.truth.copy()
+    device[-6:] = 0
+    vector = measure(changed(product, device), DEMAND)
+    first = len(device) - 6
+    listed = ", ".join(str(first + row) for row in range(4))
+    assert any(f"rows {listed} and 2 more are zero" in text for text in vector.findings), vector.findings
+
+
 def test_uniform_scale_is_named(product: Subject) -> None:
     vector = measure(changed(product, product.truth * 1.002), DEMAND)
     assert any("uniformly scaled by 1.002" in text for text in vector.findings)

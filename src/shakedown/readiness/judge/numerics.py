@@ -314,6 +314,10 @@ def _explain(v: Vector, subject: Subject, error: np.ndarray) -> str:
     per_row = (_rows(error, v.role) ** 2).sum(axis=1)
     if per_row.size > 1 and total and per_row.max() > 0.9 * total:
         return _row_words(v, subject, int(per_row.argmax()))
+    lost = ~_rows(device, v.role).any(axis=1) & _rows(truth, v.role).any(axis=1)
+    if lost.sum() > 1 and per_row[lost].sum() > 0.9 * total:
+        listed = ", ".join(str(int(row)) for row in np.flatnonzero(lost)[:4])
+        return f"rows {listed}{f' and {int(lost.sum()) - 4} more' if lost.sum() > 4 else ''} are zero"
     if v.scale_minus_one is not None:
         left = error - v.scale_minus_one * truth
         if float((left * left).sum()) < 0.1 * total:

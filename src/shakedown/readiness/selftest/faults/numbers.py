@@ -23,7 +23,7 @@ def zeroed_row(device: Device) -> None:
     device.result("linear", lambda r: r.at[0, 3].set(0.0) if r.shape[-1] == 48 else r)
 
 
-@fault(By("mismatch(output)", "row", phase="forward"), group=_GROUP, recipe=Recipe(cases=("3x5",)))
+@fault(By("mismatch(output)", "rows", phase="forward"), group=_GROUP, recipe=Recipe(cases=("3x5",)))
 def dropped_last_rows(device: Device) -> None:
     """A product in tiles of four rows forgets the last tile where it is not full."""
 
