@@ -31,17 +31,13 @@ _PROBED = {
     "variations.neighbour_seconds": "150",
 }
 _RESTARTED = {"variations.restart": "true"}
-_VARIED = {
-    "variations.padding": "true",
-    "variations.noncontiguous": "true",
-    "variations.hard_inputs": "true",
-    "variations.logging_every": "3",
-}
+_VARIED = {"variations.padding": "true", "variations.noncontiguous": "true"}
 # What healthy devices go through in turn: workload, shapes, kinds of cells, what is asked for besides.
 _ROUNDS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], dict[str, str]], ...] = (
-    ("block", ("2x8", "1x12", "2x8"), ("sequence",), {}),
-    ("images", ("4x8", "2x6", "4x8"), ("sequence",), {}),
-    ("plain", ("4x6", "4x6"), ("sequence", "restart"), _RESTARTED),
+    ("block", ("2x8", "2x8"), ("sequence",), {}),
+    ("images", ("4x8", "4x8"), ("sequence",), {}),
+    ("plain", ("4x6", "3x5", "4x6"), ("sequence",), {}),
+    ("plain", ("4x6",), ("restart",), _RESTARTED),
     ("block", ("3x7",), ("variation",), _VARIED),
     ("plain", ("4x6",), ("probe",), _PROBED),
 )
