@@ -29,10 +29,9 @@ def parity(record: Record, files: Files) -> list[Part]:
 
 
 def _sources(one: ParityResult, files: Files) -> list[Source]:
+    folder = f"evidence/{one.cell}/"
     names = [
-        name
-        for name in files.record.files
-        if one.cell and name.startswith(f"evidence/{one.cell}/") and "parity" in name
+        name for name in files.record.files if one.cell and name.startswith(folder) and name.endswith(".losses.json")
     ]
     return [files.judged("judgement.parity"), *files.sources(names, most=3)]
 

@@ -87,5 +87,14 @@ def projection(record: Record, files: Files) -> list[Part]:
         f"dated {found.dated}; nothing was measured there. Seconds of one step; no interval, since it is no sample. "
         f"{len(found.assumptions)} assumptions are listed below."
     ]
+    counted = [f"evidence/{case.cell}/{case.case}.programs.json" for case in found.cases]
     chart = charts.bars("projection", title, rows, Axis("time at least", "seconds"))
-    return [Figure(title, said, chart, [files.judged("judgement.projection")], look="projection")]
+    return [
+        Figure(
+            title,
+            said,
+            chart,
+            [files.judged("judgement.projection"), *files.sources(counted, most=4)],
+            look="projection",
+        )
+    ]
