@@ -132,7 +132,7 @@ def test_at_once_where_starting_costs_no_more(bench: Bench) -> None:
 
 def test_withheld_with_the_reason(bench: Bench, base) -> None:
     sides(bench, 7.0, 0.010, processes=4)
-    assert only(of(bench)).why == "steps were timed in too few processes a side; 5 are needed"
+    assert only(of(bench)).why == "4 and 4 processes have steps that count, and 5 a side are needed"
     assert only(of(bench)).saved is not None
     single = Bench(base)
     sides(single, 7.0, 0.010, processes=1)

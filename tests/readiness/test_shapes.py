@@ -173,7 +173,7 @@ def test_without_costs_padding_alone_decides() -> None:
     found = buckets.plan(SERVICE, max_programs=8, steps=1000)
     assert (found.basis, found.best.edges) == ("padding only", (128, 256, 512))
     assert found.best.total_seconds is None
-    assert "is not measured" in found.reason
+    assert "costs are not weighed" in found.reason
     half = buckets.plan(SERVICE, max_programs=8, steps=1000, cost=cost)
     assert (half.basis, half.best.total_seconds) == ("padding only", None)
     assert half.best.step_seconds is not None
@@ -236,6 +236,23 @@ def test_a_line_through_two_lengths_has_no_residual() -> None:
     assert (
         found.method == "a + b * length through 2 timed shapes at batch 2; no residual: as many coefficients as values"
     )
+
+
+def test_estimates_do_not_reach_far_and_a_bad_fit_is_none() -> None:
+    model = step_cost.fitted([timed(2, 128, 0.010), timed(2, 512, 0.022)], [2])
+    paid = step_cost.Costs([], model, None)
+    assert paid.of(2, 1024).basis == "extrapolated"
+    assert paid.of(2, 1025) == step_cost.StepCost(seconds=None, low=None, high=None, basis="not measured")
+    wild = {"1x64": 0.010, "1x128": 0.030, "1x256": 0.010}
+    timings = [
+        SimpleNamespace(mode="eager", dtype="float32", case=case, median=seconds, interval=None)
+        for case, seconds in wild.items()
+    ]
+    found = step_cost.costs([], [], timings, "eager", "float32", [1])  # type: ignore[arg-type]
+    assert found.model is None
+    assert found.of(1, 100).basis == "not measured"
+    assert found.of(1, 64).basis == "measured"
+    assert found.doubt.startswith("step times follow no law of the length")
 
 
 def test_the_square_is_found_and_the_residual_told() -> None:
@@ -315,7 +332,7 @@ def test_the_ledger_of_a_real_trial(done: SimpleNamespace) -> None:
     median = {one.case: one.median for one in done.record.judgement.timings if one.mode == "compiled"}
     assert (first.step.seconds, first.step.basis) == (median["2x8"], "measured")
     assert second.step.basis == "interpolated"
-    assert last.step.basis == "extrapolated"
+    assert last.step.basis == "not measured", "40 is more than twice the longest that was timed"
     assert first.compiled == 1
     assert first.calls is not None
     assert first.reused == pytest.approx((first.calls - 1) / first.calls)
@@ -347,7 +364,7 @@ def test_both_sections_are_in_the_report(done: SimpleNamespace) -> None:
     assert "## Shapes of the traffic" in text
     assert "| shape now | of the traffic |" in text
     assert "## Break-even of each start" in text
-    assert "steps were timed in too few processes a side" in text
+    assert "processes have steps that count" in text
 
 
 def test_a_changed_copy_is_found_and_nothing_is_said_from_it(done: SimpleNamespace, tmp_path: Path) -> None:

@@ -162,10 +162,8 @@ def _compared(left: Group, start: Start, right: Group, base: Start, requirements
     found: dict[str, object] = {"extra": extra, "saved": saved, "steps": None, "within_plan": None}
     needed = requirements.timing.claim_processes
     if saved.low is None or saved.high is None or min(len(mine), len(theirs)) < needed:
-        return found | {
-            "answer": "withheld",
-            "why": f"steps were timed in too few processes a side; {needed} are needed",
-        }
+        counts = f"{len(mine)} and {len(theirs)} processes have steps that count, and {needed} a side are needed"
+        return found | {"answer": "withheld", "why": counts}
     if doubt:
         return found | {"answer": "withheld", "why": doubt}
     if saved.low <= 0:

@@ -140,7 +140,9 @@ def ledger(
     total = sum(known.weights.values())
     shares = {shape: weight / total for shape, weight in known.weights.items()}
     sizes = sorted({size for size, _, _ in shares})
-    paid = costs(tried.cells, tried.results, tried.timings, mode, dtype, sizes)
+    paid = costs(
+        tried.cells, tried.results, tried.timings, mode, dtype, sizes, most_wrong=requirements.timing.refuse_spread
+    )
     families = _families(shares, lambda size, length, padded: padded)
     make = Rows(known, tried, mode, dtype, paid)
     rows = [make.row(shape, own) for shape, own in sorted(families.items(), key=lambda one: -sum(one[1].values()))]
@@ -148,7 +150,7 @@ def ledger(
     notes = [known.note] if known.note else []
     if not tried.cells:
         notes.append("no trial is given, so costs are not measured: padding only")
-    notes += _withheld(tried, mode, dtype)
+    notes += _withheld(tried, mode, dtype) + ([paid.doubt] if paid.doubt else [])
     plan = _plan(shares, known, requirements, steps, paid, notes)
     by_length: dict[int, float] = {}
     for (_, length, _), share in shares.items():
@@ -247,8 +249,16 @@ def _plan(
     traffic: dict[tuple[int, int], float] = {}
     for (size, length, _), share in shares.items():
         traffic[size, length] = traffic.get((size, length), 0.0) + share
-    every = paid.model is not None
     wanted = requirements.traffic
+    served = {length for _, length in traffic if not wanted.maximum or length <= wanted.maximum}
+    edges = buckets.candidates(served, wanted.maximum)
+    sizes = {size for size, _ in traffic}
+    unknown = [edge for edge in edges if any(paid.of(size, edge).seconds is None for size in sizes)]
+    if unknown and paid.model is not None:
+        notes.append(
+            f"costs are not weighed: lengths of {unknown[0]} are more than twice the longest that was timed; time a case near "
+            f"{max(served)} for a plan with costs"
+        )
     try:
         return buckets.plan(
             traffic,
@@ -258,7 +268,7 @@ def _plan(
             maximum=wanted.maximum,
             rule=wanted.longer,
             requests=known.requests,
-            cost=(lambda size, edge: paid.of(size, edge).seconds or 0.0) if every else None,
+            cost=(lambda size, edge: paid.of(size, edge).seconds or 0.0) if not unknown else None,
             compile_seconds=paid.compiling.seconds if paid.compiling else None,
         )
     except BadInput as error:

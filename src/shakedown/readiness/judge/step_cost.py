@@ -15,6 +15,7 @@ from .measured import PooledTiming
 from .results import Cell, CellResult
 
 Basis = Literal["measured", "interpolated", "extrapolated", "not measured"]
+REACH = 2.0  # times the largest timed shape: beyond it attention's square, or memory, may have taken over unseen
 _PLAIN = re.compile(r"(\d+)x(\d+)(?:#\d+)?")
 
 
@@ -58,9 +59,12 @@ class StepModel(Frozen):
         return sum(c * x**power for power, c in enumerate(self.coefficients))
 
     def basis(self, size: int, length: int) -> Basis:
-        """Whether a shape lies between measured ones or beyond them."""
+        """Whether a shape lies between measured ones, beyond them, or beyond :data:`REACH`, where there is no estimate."""
         known = [_variable(self.variable, one.size, one.length) for one in self.points]
-        return "interpolated" if min(known) <= _variable(self.variable, size, length) <= max(known) else "extrapolated"
+        x = _variable(self.variable, size, length)
+        if x > REACH * max(known):
+            return "not measured"
+        return "interpolated" if min(known) <= x <= max(known) else "extrapolated"
 
 
 class CompileCost(Frozen):
@@ -80,16 +84,16 @@ class Costs:
     measured: list[Measured]
     model: StepModel | None
     compiling: CompileCost | None
+    doubt: str = ""  # why there is no model where there could be one
 
     def of(self, size: int, length: int) -> StepCost:
         """Cost of one step of a shape, measured where it was."""
         for one in self.measured:
             if (one.size, one.length) == (size, length):
                 return StepCost(seconds=one.seconds, low=one.low, high=one.high, basis="measured")
-        if self.model is None:
-            return StepCost(seconds=None, low=None, high=None, basis="not measured")
-        seconds = self.model.seconds(size, length)
-        return StepCost(seconds=seconds, low=None, high=None, basis=self.model.basis(size, length))
+        basis = self.model.basis(size, length) if self.model else "not measured"
+        seconds = self.model.seconds(size, length) if self.model and basis != "not measured" else None
+        return StepCost(seconds=seconds, low=None, high=None, basis=basis)
 
 
 def shape_of(case: str) -> tuple[int, int] | None:
@@ -105,8 +109,11 @@ def costs(
     mode: str,
     dtype: str,
     sizes: Sequence[int],
+    most_wrong: float = 0.25,
 ) -> Costs:
-    """Costs of `mode` in `dtype`, for traffic of the batch `sizes`."""
+    """Costs of `mode` in `dtype`, for traffic of the batch `sizes`. A model that is further off than `most_wrong` (a share) at
+    any timed shape is none.
+    """
     points = []
     for one in timings:
         shape = shape_of(one.case)
@@ -118,7 +125,11 @@ def costs(
         ):
             low, high = (one.interval.low, one.interval.high) if one.interval else (None, None)
             points.append(Measured(size=shape[0], length=shape[1], seconds=one.median, low=low, high=high))
-    return Costs(points, fitted(points, sizes), _compiling(cells, results, mode, dtype))
+    model, doubt = fitted(points, sizes), ""
+    if model is not None and model.worst is not None and model.worst > most_wrong:
+        doubt = f"step times follow no law of the length ({model.method}, {model.worst:.0%} at worst), so there are no estimates"
+        model = None
+    return Costs(points, model, _compiling(cells, results, mode, dtype), doubt)
 
 
 def _variable(name: str, size: int, length: int) -> int:
@@ -162,6 +173,7 @@ def _fit(points: list[Measured], variable: Literal["length", "batch x length"], 
     coefficients = np.zeros(3)
     coefficients[:powers] = found / scale
     formula = " + ".join(("a", f"b * {variable}", f"c * ({variable})^2")[power] for power in np.flatnonzero(found))
+    formula = "a constant" if formula == "a" else formula
     said = f"{formula} through {len(points)} timed shapes{where}"
     root, worst = (float(np.sqrt(np.mean(relative**2))), float(relative.max())) if free else (None, None)
     said += "; no residual: as many coefficients as values" if root is None else f"; {root:.1%} off on average"
