@@ -300,7 +300,8 @@ def _recommended(curve: tuple[PlanPoint, ...], expected: int, weighed: bool, ste
         index = next(i for i in allowed if curve[i].waste <= curve[least].waste + NEAR)
         reason = (
             f"the fewest programs{kept} within {NEAR:.0%} of all computed positions of the least padding, "
-            f"{curve[least].waste:.1%} with {curve[least].programs}; costs are not weighed, since those of steps or of compiling are not known"
+            f"{curve[least].waste:.1%} with {curve[least].programs}; "
+            "costs are not weighed, since those of steps or of compiling are not known"
         )
     if expected and curve[index].programs > expected:
         reason += f"; {expected} programs are expected, and there is no plan with so few"
