@@ -79,6 +79,11 @@ def test_uniform_scale_is_named(product: Subject) -> None:
     assert vector.scale_minus_one == pytest.approx(0.002, rel=1e-3)
 
 
+def test_a_shift_is_named(product: Subject) -> None:
+    vector = measure(changed(product, product.truth + 0.5), DEMAND)
+    assert any("every value is shifted by 5.00e-01" in text for text in vector.findings), vector.findings
+
+
 def test_small_scale_fails_by_its_own_gate(product: Subject) -> None:
     """Within the gate on the norm, but all in one direction."""
     vector = measure(changed(product, product.truth * (1 + 6e-6)), DEMAND)

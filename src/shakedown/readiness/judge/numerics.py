@@ -322,6 +322,8 @@ def _explain(v: Vector, subject: Subject, error: np.ndarray) -> str:
         left = error - v.scale_minus_one * truth
         if float((left * left).sum()) < 0.1 * total:
             return _scaled(v)
+    if total and error.size > 1 and float(((error - v.mean_error) ** 2).sum()) < 0.1 * total:
+        return f"every value is shifted by {v.mean_error:.2e}"
     u = formats.roundoff(v.dtype)
     own = v.relative_l2 / v.ratio_to_cpu if v.ratio_to_cpu else math.sqrt(subject.reduction) * u
     observed = u * v.relative_l2 / own

@@ -90,7 +90,7 @@ def forgotten_momentum(device: Device) -> None:
     device.lowering("_foreach_lerp.Scalar", lambda fn, x, end, weight: fn([a * 0 for a in x], end, weight))
 
 
-@fault(By("mismatch(weight)", "one-sided", phase="optimizer"), group=_GROUP, recipe=_BOTH)
+@fault(By("mismatch(weight)", phase="optimizer"), group=_GROUP, recipe=_BOTH)
 def shifted_update(device: Device) -> None:
     """Every weight is moved by a thousandth too much."""
     device.result("_foreach_addcdiv.ScalarList", lambda r: [t + 1e-3 for t in r])
