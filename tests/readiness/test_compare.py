@@ -1,8 +1,7 @@
-"""What changed between two records: every verdict that got lost is seen, and no time is divided that must not be."""
+"""What changed between two records: every verdict that got lost is seen, and unlike records are refused."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -15,79 +14,28 @@ from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
 from shakedown import cli
-from shakedown.readiness import compare, requirements, state, trial, workload
-from shakedown.readiness import record as records
-from shakedown.readiness.compare import Comparison, Opened, verdicts
+from shakedown.readiness import compare
+from shakedown.readiness.compare import Comparison, verdicts
 from shakedown.readiness.errors import BadInput
-from shakedown.readiness.evidence import sha256, write, write_atomic
-from shakedown.readiness.judge.results import Cell
-from shakedown.readiness.record import sealing
+from shakedown.readiness.evidence import sha256
 from shakedown.readiness.report import comparison as page
 
-from .resealed import KEPT
+from . import comparing
+from .comparing import CASE, EAGER, compared, edited, judged_again, resealed
 
-CASE, EAGER, CPU = "2x3", "eager-float32", "reference-float32"
 run = CliRunner()
-Edit = Callable[[dict[str, Any]], None]
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The kept evidence of a real trial of one case, judged and sealed today; every interval from a few hundred draws.
-
-    It was measured on the CPU. Here it passes for a rehearsal, so that operators may fall back.
-    """
-    out = tmp_path_factory.mktemp("base") / "run"
-    shutil.copytree(KEPT, out)
-    locked = out / "requirements.json"
-    edited(locked, lambda raw: raw["values"]["resampling"].update(draws=300))
-
-    def rehearsed(raw: dict[str, Any]) -> None:
-        raw["requirements_sha256"] = sha256(locked)
-        if raw.get("cell") == EAGER:
-            raw["identity"]["also"]["family"] = "rehearsal"
-        if "paths" in raw:
-            raw["paths"] |= {"unobservable": {}, "first_step": raw["paths"]["later_step"]}
-
-    for path in (*out.glob(f"evidence/*/{CASE}.json"), *out.glob("evidence/truth/*.json")):
-        edited(path, rehearsed)
-    known = records.load(KEPT)
-    cells = [cell if cell.id == CPU else cell.model_copy(update={"target": "neuron"}) for cell in known.cells]
-    records.seal(out, dict(known.trial) | {"target": "neuron"}, cells)
-    return out
+    """A rehearsal of one case in which all is well."""
+    return comparing.made(tmp_path_factory.mktemp("base") / "run")
 
 
-def edited(path: Path, edit: Edit) -> None:
-    raw = json.loads(path.read_text())
-    edit(raw)
-    path.write_text(json.dumps(raw))
-
-
-def judged_again(base: Path, out: Path, change: Callable[[Path], list[Cell] | None]) -> Path:
-    """A copy of the trial whose evidence `change` has altered, judged and sealed as any trial is; with the processes that
-    it returns, if any.
-    """
-    shutil.copytree(base, out)
-    known = records.load(out)
-    records.seal(out, dict(known.trial), change(out) or known.cells)
-    return out
-
-
-def resealed(base: Path, out: Path, edit: Edit, keep: bool = True) -> Path:
-    """A copy whose record says something else under a seal that fits; without `keep`, of the record alone."""
-    if keep:
-        shutil.copytree(base, out)
-    else:
-        out.mkdir()
-    raw = json.loads((base / "record.json").read_text())
-    edit(raw)
-    raw["seal"] = sealing.digest(raw)
-    (out / "record.json").write_text(json.dumps(raw))
-    return out
-
-
-def compared(before: Path, after: Path, allow: bool = False) -> Comparison:
-    return compare.compare(compare.opened(before), compare.opened(after), allow)
+@pytest.fixture(scope="module")
+def broken(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with a gradient that is half a per cent too large."""
+    return comparing.broken(base, tmp_path_factory.mktemp("broken") / "run")
 
 
 # --- verdicts -----------------------------------------------------------------------------------------------------------
@@ -99,27 +47,6 @@ def test_a_record_beside_itself_changes_nothing(base: Path) -> None:
     assert (found.identity, found.requirements, found.tensors, found.findings) == ([], [], [], [])
     assert found.unchanged == 2
     assert found.same_workload
-
-
-@pytest.fixture(scope="module")
-def broken(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same trial, whose device made a gradient that is half a per cent too large."""
-
-    def change(root: Path) -> None:
-        path = root / "evidence" / EAGER / f"{CASE}.json"
-        raw = json.loads(path.read_text())
-        values = load_file(root / raw["tensors_file"])
-        values["step1/gradient/weight"] = values["step1/gradient/weight"] * np.float32(1.005)
-        new = root / "evidence" / "tensors" / "wrong.safetensors"
-        save_file(values, new)
-        old = raw["tensors_sha256"]
-        raw |= {"tensors_file": "evidence/tensors/wrong.safetensors", "tensors_sha256": sha256(new)}
-        path.write_text(json.dumps(raw))
-        truth = json.loads((root / "evidence" / "truth" / f"{old[:16]}.json").read_text())
-        truth["of_tensors_sha256"] = sha256(new)
-        (root / "evidence" / "truth" / f"{sha256(new)[:16]}.json").write_text(json.dumps(truth))
-
-    return judged_again(base, tmp_path_factory.mktemp("broken") / "run", change)
 
 
 def test_a_cell_that_matched_and_does_not_is_a_regression(base: Path, broken: Path) -> None:
@@ -372,114 +299,6 @@ def test_identity_says_what_is_the_point_and_what_forbids_a_ratio(base: Path, tm
     assert all(one.ratio is None for one in found.steps)
 
 
-# --- times --------------------------------------------------------------------------------------------------------------
-
-
-def timed(base: Path, out: Path, cpu: float, eager: float, processes: int = 5) -> Path:
-    """A trial whose steps take about so many seconds, in so many processes a side."""
-
-    def change(root: Path) -> list[Cell]:
-        known = records.load(root)
-        cells = []
-        for number in range(processes):
-            for cell in known.cells:
-                level = cpu if cell.id == CPU else eager
-                name = cell.id if not number else f"{cell.mode}-float32-{CASE}-{number}"
-                folder = root / "evidence" / name
-                if number:
-                    shutil.copytree(root / "evidence" / cell.id, folder)
-                noise = np.random.default_rng(number + 10 * len(cell.mode)).standard_normal(30)
-                later = {
-                    "seconds": list(level * (1 + 0.02 * noise)),
-                    "compiles_during": 0,
-                    "foreign_cores": 0.0,
-                    "attempts": 1,
-                    "started": 1000.0 * number,
-                    "dispatched": None,
-                    "compiles": [0] * 30,
-                }
-
-                def edit(raw: dict[str, Any], name: str = name, later: dict[str, Any] = later) -> None:
-                    raw["cell"] = name
-                    raw["timings"]["later"] = later
-
-                edited(folder / f"{CASE}.json", edit)
-                edited(folder / "self-test.json", lambda raw: raw.update(passed=True, reason=""))
-                cells.append(cell.model_copy(update={"id": name, "kind": "single" if number else "sequence"}))
-        return cells
-
-    return judged_again(base, out, change)
-
-
-@pytest.fixture(scope="module")
-def even(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return timed(base, tmp_path_factory.mktemp("even") / "run", cpu=0.010, eager=0.020)
-
-
-def steps(before: Path, after: Path) -> dict[str, Any]:
-    return {one.mode: one for one in compared(before, after).steps}
-
-
-def test_a_step_that_takes_longer_on_the_same_machine_is_claimed(base: Path, even: Path, tmp_path: Path) -> None:
-    slow = timed(base, tmp_path / "slow", cpu=0.010, eager=0.030)
-    one = steps(even, slow)["eager"]
-    assert one.claim == "slower"
-    assert one.ratio == pytest.approx(1.5, rel=0.02)
-    assert one.interval.low < 1.5 < one.interval.high
-    assert one.saving == pytest.approx(-0.010, rel=0.1)
-    assert one.saving_interval.high < 0
-    assert (one.kind_before, one.kind_after) == ("rehearsal", "rehearsal")
-    back = steps(slow, even)["eager"]
-    assert (back.claim, back.processes) == ("faster", 5)
-    assert back.ratio == pytest.approx(1 / 1.5, rel=0.02)
-    assert compared(even, slow).exit_code == 0  # a time is no verdict
-    assert compare.effect(even, slow).steps == compared(even, slow).steps
-
-
-def test_a_machine_that_became_slower_is_not_taken_for_the_device(base: Path, even: Path, tmp_path: Path) -> None:
-    found = steps(even, timed(base, tmp_path / "slow", cpu=0.015, eager=0.030))
-    assert found["eager"].claim == "none"
-    assert "the CPU's own step changed by +50%" in found["eager"].why
-    assert "control" in found["reference"].why
-
-
-def test_a_small_change_is_no_claim_between_records(base: Path, even: Path, tmp_path: Path) -> None:
-    one = steps(even, timed(base, tmp_path / "near", cpu=0.010, eager=0.0216))["eager"]
-    assert one.interval.low > 1  # within one trial that would do
-    assert one.claim == "none"
-    assert "did not take turns" in one.why
-
-
-def test_few_processes_are_no_claim(base: Path, even: Path, tmp_path: Path) -> None:
-    one = steps(even, timed(base, tmp_path / "few", cpu=0.010, eager=0.040, processes=2))["eager"]
-    assert (one.claim, one.processes) == ("none", 2)
-    assert "2 processes a side, and 5 are needed" in one.why
-
-
-@pytest.mark.parametrize(
-    ("edit", "words"),
-    [
-        (lambda raw: raw["identity"]["fixed"].update(cpu="another"), "host differs (cpu)"),
-        (lambda raw: raw.update(label="measurement"), "one record is a rehearsal and the other a measurement"),
-        (lambda raw: raw["trial"].update(target="cuda"), "target differs"),
-    ],
-)
-def test_times_that_must_not_be_divided_are_not(even: Path, tmp_path: Path, edit: Edit, words: str) -> None:
-    found = compared(even, resealed(even, tmp_path / "other", edit))
-    for one in found.steps:
-        assert (one.ratio, one.interval, one.saving, one.claim) == (None, None, None, "none")
-        assert words in one.why
-        assert one.before == one.after is not None  # side by side all the same
-
-
-def test_step_times_are_read_from_sealed_evidence_only(even: Path, tmp_path: Path) -> None:
-    alone = resealed(even, tmp_path / "alone", lambda raw: None, keep=False)
-    assert "not beside" in steps(even, alone)["eager"].why
-    changed = Path(shutil.copytree(even, tmp_path / "changed"))
-    edited(changed / "evidence" / EAGER / f"{CASE}.json", lambda raw: raw["timings"]["later"].update(attempts=2))
-    assert "not the file that the record was sealed with" in steps(even, changed)["eager"].why
-
-
 # --- words --------------------------------------------------------------------------------------------------------------
 
 
@@ -503,124 +322,3 @@ def test_json_is_the_whole_comparison(base: Path, broken: Path) -> None:
     assert done.exit_code == 1
     assert Comparison.model_validate_json(done.stdout) == compared(base, broken)
     assert run.invoke(cli.app, ["compare", str(base), str(base), "--json", "--markdown"]).exit_code == 2
-
-
-# --- baselines ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    """The workload of the kept trial, under its name."""
-    return Path(shutil.copyfile(KEPT / "workload.py", tmp_path / "smallest.py"))
-
-
-def options(file: Path, *more: str) -> list[str]:
-    asked = ["--target", "neuron", "--modes", "eager,adaptive", "--dtype", "float32", "--case", CASE]
-    return ["run", str(file), *asked, *more]
-
-
-def test_the_exit_code_of_a_run_is_that_of_its_comparison(
-    base: Path, broken: Path, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What runs is a trial that has been run: the example for pipelines is run for real, by its own test."""
-
-    def known(request: trial.Request, show: Any) -> Any:
-        shutil.copytree(broken, request.out)
-        return records.load(request.out)
-
-    monkeypatch.setattr(trial, "run", known)
-    for baseline, code, words in ((base, 1, "matched and is a mismatch now"), (broken, 0, "still does")):
-        out = tmp_path / f"run{code}"
-        done = run.invoke(cli.app, options(file, "--out", str(out), "--baseline", str(baseline)))
-        assert done.exit_code == code, done.output
-        assert words in " ".join(done.stdout.split()).replace("│ ", "")
-        kept = Comparison.model_validate_json((out / "comparison.json").read_text())
-        assert kept.before.seal == records.load(baseline).seal
-        assert (out / "comparison.md").read_text().startswith("# Comparison")
-        assert "comparison.md" in done.stdout
-        assert "Who measured" not in done.stdout  # after a run, what decides; the file has the rest
-    done = run.invoke(cli.app, options(file, "--out", str(tmp_path / "j"), "--baseline", str(base), "--json"))
-    assert done.exit_code == 1
-    assert json.loads(done.stdout)["seal"] == records.load(broken).seal
-    assert "comparison.md" in done.stderr
-
-
-def test_a_baseline_is_checked_before_anything_runs(base: Path, file: Path, tmp_path: Path) -> None:
-    def nothing(raw: dict[str, Any]) -> None:
-        for result in raw["judgement"]["cells"]:
-            result["verdict"] = "untested"
-
-    changed = {
-        "workload": lambda raw: raw["trial"].update(workload_sha256="0" * 64),
-        "nothing": nothing,
-        "whole": lambda raw: None,
-        "target": lambda raw: raw["trial"].update(target="cuda"),
-        "mode": lambda raw: raw["trial"].update(modes=["eager", "compiled"]),
-        "case": lambda raw: raw["trial"].update(cases=[CASE, "4x8", "4x8#2"]),
-    }
-    words = {
-        "workload": "the file of the workload smallest was changed",
-        "nothing": "tested nothing",
-        "whole": "without --quick",
-        "target": "of the target cuda",
-        "mode": "the mode compiled",
-        "case": "the case 4x8, which",
-        "missing": "there is no record",
-    }
-    for name, said in words.items():
-        baseline = tmp_path / name
-        if name in changed:
-            resealed(base, baseline, changed[name], keep=False)
-        more = ["--quick"] if name == "whole" else []
-        done = run.invoke(cli.app, options(file, "--out", str(tmp_path / "run"), "--baseline", str(baseline), *more))
-        assert (done.exit_code, said in done.stderr) == (2, True), (name, done.output)
-        assert not (tmp_path / "run").exists()
-    done = run.invoke(cli.app, options(file, "--out", str(tmp_path / "run"), "--allow-different-workload"))
-    assert done.exit_code == 2
-    assert "--baseline" in done.stderr
-
-
-def test_resume_takes_a_baseline_too(base: Path, file: Path, tmp_path: Path) -> None:
-    stopped = tmp_path / "run"
-    shutil.copytree(base / "snapshot", stopped / "snapshot")
-    source = workload.resolve(str(file))
-    begun = state.new(
-        workload={"name": source.name, "path": str(source.path), "sha256": source.sha256},
-        target="neuron",
-        modes=["eager", "adaptive"],
-        dtypes=["float32"],
-        plain=[CASE],
-        varied={},
-        quick=True,
-        trace=False,
-        timeout_seconds=None,
-        requirements_sha256=requirements.lock(requirements.Requirements(), stopped / "requirements.json"),
-        snapshot_sha256=sha256(stopped / "snapshot" / "snapshot.json"),
-    )
-    write(begun, stopped / "trial.json")
-    for edit, words in (
-        (
-            lambda raw: raw["trial"].update(workload="cnn", workload_sha256="0" * 64),
-            "about cnn and the other about smallest",
-        ),
-        (lambda raw: None, "a whole trial, and a quick one has fewer processes"),
-    ):
-        other = resealed(base, tmp_path / hashlib.sha256(words.encode()).hexdigest(), edit, keep=False)
-        done = run.invoke(cli.app, ["resume", str(stopped), "--baseline", str(other)])
-        assert done.exit_code == 2
-        assert words in done.stderr
-    assert not (stopped / "record.json").exists()
-
-
-def test_a_comparison_beside_a_record_is_not_part_of_it(base: Path, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(base, tmp_path / "copy"))
-    write_atomic(copy / "comparison.md", b"# made from it")
-    again = records.seal(copy, dict(records.load(copy).trial), records.load(copy).cells)
-    assert "comparison.md" not in again.files
-
-
-def test_an_opened_record_gives_no_file_that_it_does_not_name(base: Path) -> None:
-    side: Opened = compare.opened(base)
-    assert side.path("snapshot/weights.safetensors") is not None
-    assert side.path("../base/record.json") is None
-    assert side.path("report.md") is None

@@ -112,11 +112,11 @@ def _compared(
             "processes": fewest,
         }
     )
-    claim, why = _claimed(change, demand, control)
+    claim, why = claimed(change, demand, control)
     return change.model_copy(update={"claim": claim, "why": why})
 
 
-def _claimed(change: StepChange, demand: Requirements, control: StepChange | None) -> tuple[str, str]:
+def claimed(change: StepChange, demand: Requirements, control: StepChange | None) -> tuple[str, str]:
     """What may be said of two records that did not take turns, or why nothing may."""
     needed, slack, found = demand.timing.claim_processes, demand.timing.between_records, change.interval
     if change.mode == "reference":
