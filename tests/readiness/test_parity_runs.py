@@ -89,6 +89,7 @@ def test_how_finely_losses_were_written_is_known(tmp_path: Path) -> None:
     assert parsed(tmp_path, "1 6.25\n2 6.1234\n").resolution == pytest.approx(1e-4)
     assert parsed(tmp_path, "1 6.25e-2\n2 6.1e-2\n").resolution == pytest.approx(1e-4)
     assert parsed(tmp_path, "1 6.251234567\n2 6.5\n").resolution == 0
+    assert parsed(tmp_path, f"1 6.25e-{10**30}\n2 6.5\n").resolution == 0
 
 
 # --- inside a trial ----------------------------------------------------------------------------------------------------
@@ -148,6 +149,13 @@ def test_a_wrong_run_fails_its_cell_and_a_missing_one_stays_open(long: Record, f
     path.write_text(json.dumps(kept))
     (told,) = parity_cells.findings(root, long.cells, long.requirements)
     assert (told.word, told.fails, told.cell) == ("loss-parity(event)", True, "eager-float32-parity")
+    asked = long.requirements.parity.model_copy(update={"tolerance": 1e-12})
+    kept["runs"][0]["losses"] = json.loads((folder / "run/evidence/eager-float32-parity/2x8.losses.json").read_text())[
+        "runs"
+    ][0]["losses"]
+    path.write_text(json.dumps(kept))
+    (told,) = parity_cells.findings(root, long.cells, long.requirements.model_copy(update={"parity": asked}))
+    assert (told.word, told.fails) == ("loss-parity(plain-rule)", True)
     kept["runs"][0]["samples_sha256"] = "0" * 64
     path.write_text(json.dumps(kept))
     (told,) = parity_cells.findings(root, long.cells, long.requirements)

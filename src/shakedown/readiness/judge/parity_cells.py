@@ -10,7 +10,7 @@ from ..evidence.failure import Failure
 from ..evidence.losses import LossRuns
 from ..requirements import Requirements
 from .parity import Rule, compare
-from .parity_results import ParityResult
+from .parity_results import PASSING, UNDECIDED, ParityResult
 from .results import Cell, Finding
 
 WITH_IT = (
@@ -26,13 +26,15 @@ def results(root: Path, cells: list[Cell], requirements: Requirements) -> list[P
 
 
 def findings(root: Path, cells: list[Cell], requirements: Requirements) -> list[Finding]:
-    """``loss-parity(class)`` for each result. What could not be decided does not fail: it stays open."""
-    return [
-        Finding(
-            word=f"loss-parity({one.parity})", cell=one.cell, case=one.case, text=one.text, fails=one.passed is False
-        )
-        for one in results(root, cells, requirements)
-    ]
+    """``loss-parity(class)`` for each result, ``loss-parity(plain-rule)`` where only that rule fails. What could not be decided
+    does not fail: it stays open.
+    """
+    found = []
+    for one in results(root, cells, requirements):
+        fails = one.passed is False
+        word = "plain-rule" if fails and one.parity in (*PASSING, *UNDECIDED) else one.parity
+        found.append(Finding(word=f"loss-parity({word})", cell=one.cell, case=one.case, text=one.text, fails=fails))
+    return found
 
 
 def _result(root: Path, cell: Cell, references: dict[str, Cell], requirements: Requirements) -> ParityResult:

@@ -128,7 +128,7 @@ def _loss(step: Any, loss: Any, into: Written) -> None:
             del into.losses[later]
     mantissa, _, exponent = getattr(loss, "text", str(loss)).lower().partition("e")
     if math.isfinite(loss):
-        into.decimals = max(into.decimals, len(mantissa.partition(".")[2]) - int(exponent or 0))
+        into.decimals = min(max(into.decimals, len(mantissa.partition(".")[2]) - int(exponent or 0)), 300)
     into.losses[number] = float(loss)
 
 

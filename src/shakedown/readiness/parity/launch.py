@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .. import evidence, snapshot, targets
@@ -52,7 +53,7 @@ class Watch:
 
     @torch.compiler.disable
     def _called(self, module: nn.Module, inputs: Any) -> None:
-        weights = list(module.parameters())
+        weights = [weight for weight in module.parameters() if not is_lazy(weight)]
         if weights:
             self._forward.remove()
             self._meet(weights)
