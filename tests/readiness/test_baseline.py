@@ -73,6 +73,30 @@ def test_the_exit_code_of_a_run_is_that_of_its_comparison(
     assert "comparison.md" in done.stderr
 
 
+def test_a_comparison_that_is_refused_after_the_run_costs_no_record(
+    base: Path, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other weights are known only once they are made: the record is shown, and the exit code says bad input."""
+
+    def weights(raw: dict[str, Any]) -> None:
+        raw["snapshot_sha256"] = "1" * 64
+        raw["snapshot"]["files"]["weights.safetensors"] = "1" * 64
+
+    def known(request: trial.Request, show: Any) -> Any:
+        return records.load(resealed(base, request.out, weights))
+
+    monkeypatch.setattr(trial, "run", known)
+    done = run.invoke(cli.app, options(file, "--out", str(tmp_path / "run"), "--baseline", str(base), "--json"))
+    assert done.exit_code == 2
+    assert json.loads(done.stdout)["label"] == "rehearsal"
+    assert "weights.safetensors is not the same" in done.stderr
+    assert not (tmp_path / "run" / "comparison.json").exists()
+    allowed = ["--out", str(tmp_path / "again"), "--baseline", str(base), "--allow-different-workload"]
+    done = run.invoke(cli.app, options(file, *allowed))
+    assert done.exit_code == 0, done.output
+    assert "DIFFERENT WORKLOADS" in done.stdout
+
+
 def test_a_baseline_is_checked_before_anything_runs(base: Path, file: Path, tmp_path: Path) -> None:
     def nothing(raw: dict[str, Any]) -> None:
         for result in raw["judgement"]["cells"]:
