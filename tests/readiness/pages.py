@@ -130,7 +130,13 @@ def _parity(cell: str) -> ParityResult:
 def _shapes(record: Record, timings: list[PooledTiming]) -> shapes.ShapeLedger:
     weights = {(2, n, n): 1.0 / n for n in range(4, 60)}
     known = shapes.Distribution("lengths.txt", weights, 1000)
-    return shapes.ledger(known, shapes.Tried(record.cells, record.judgement.cells, timings), record.requirements)
+    made = shapes.ledger(known, shapes.Tried(record.cells, record.judgement.cells, timings), record.requirements)
+    assert made.plan is not None
+    curve = tuple(
+        p.model_copy(update={"compile_seconds": 4.0 * i, "step_seconds": 0.1 / i, "total_seconds": 4.0 * i + 100 / i})
+        for i, p in enumerate(made.plan.curve, 1)
+    )
+    return made.model_copy(update={"plan": made.plan.model_copy(update={"basis": "costs", "curve": curve})})
 
 
 def _projection(cell: str, case: str) -> Projection:

@@ -143,7 +143,10 @@ def test_only_the_page_s_own_script_and_style_are_allowed(real):
 def test_every_figure_says_what_it_is_and_where_its_data_lie(real):
     text = rich(real)
     figures = re.findall(r"<figure.*?</figure>", text, re.DOTALL)
-    assert len(figures) >= 11
+    drawn = set(re.findall(r'id="chart-([a-z-]+?)(?:-\d+)?-title"', text))
+    assert drawn >= {
+        "numerics", "starts", "steady", "curve", "loss", "gap", "traffic", "waste", "bucket-seconds", "memory-host", "projection"
+    }  # fmt: skip
     for one in figures:
         page = Page(one)
         (svg,) = page.all("svg")
@@ -260,6 +263,16 @@ def test_bad_input_is_one_line(copy, arguments, said):
     made = CliRunner().invoke(app, ["report", *(one.format(run=copy[0]) for one in arguments), "--json"])
     assert made.exit_code == 2
     assert said in json.loads(made.stdout)["error"]
+
+
+@pytest.mark.parametrize("form", ["html", "markdown"])
+def test_a_record_that_no_trial_wrote_is_bad_input(copy, form):
+    root, record = copy
+    fewer = pages.judged(record, cells=record.judgement.cells[1:])
+    (root / "record.json").write_text(fewer.model_dump_json())
+    made = CliRunner().invoke(app, ["report", str(root), "--format", form, "--json"])
+    assert made.exit_code == 2
+    assert "lacks what a report needs" in json.loads(made.stdout)["error"]
 
 
 @pytest.mark.parametrize(

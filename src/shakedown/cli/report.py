@@ -57,7 +57,12 @@ def report(
     file = out or root / _NAMES[format]
     if file.is_dir():
         raise fail(f"{file} is a directory; give --out the name of a file in it", BAD_INPUT, as_json)
-    made = reports.html(found, root, file.parent) if format is Format.html else reports.markdown(found)
+    try:
+        made = reports.html(found, root, file.parent) if format is Format.html else reports.markdown(found)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        # Parts of a record that must fit together need not, where no trial has written them.
+        said = f"{root / 'record.json'} lacks what a report needs ({type(error).__name__}: {error}); no trial wrote it like this"
+        raise fail(said, BAD_INPUT, as_json) from None
     try:
         # A lone half of a surrogate pair is valid in a record's JSON and in no file.
         write_atomic(file, made.encode(errors="backslashreplace"))
