@@ -321,7 +321,7 @@ def test_a_chart_shows_or_tells_every_value():
         [Band("twins", [Point(1, None, 0.0, 2.0), Point(3, None, 1.0, 3.0)])], [(2, "restart")], [(1.5, "allowed")],
     )  # fmt: skip
     assert [row[2] for row in curve.table.rows] == ["1", "not finite", "2", "–", "–"]
-    assert "1 values have no place" in curve.notes[0]
+    assert "1 value has no place" in curve.notes[0]
     assert all(word in curve.svg for word in ("restart", "allowed", "twins"))
     bar = charts.bars(
         "b",

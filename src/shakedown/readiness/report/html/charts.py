@@ -207,7 +207,8 @@ def lines(
     )
     table = _points_table(series, bands, x_axis, y_axis)
     hidden = sum(1 for one in series for p in one.points if y(p.y) is None)
-    notes = [f"{hidden} values have no place on this axis and are only in the table."] if hidden else []
+    values = "1 value has" if hidden == 1 else f"{hidden} values have"
+    notes = [f"{values} no place on this axis, and a line in the table."] if hidden else []
     return Chart(svg.drawing(identity, title, describe, bottom + _AXIS, *made), table, notes)
 
 

@@ -63,10 +63,13 @@ def _one(one: ParityResult, number: int, sources: list[Source]) -> list[Part]:
     made: list[Part] = [Figure(title, said, drawn, sources)]
     if one.windows:
         ratio = [Line("gap over the largest twin's", [Point((w.first + w.last) / 2, w.ratio) for w in one.windows])]
+        far = (
+            max(w.ratio for w in one.windows) > 10 * one.allowed_ratio
+        )  # a gap of zero has a place on a linear axis only
         low = [Point((w.first + w.last) / 2, w.low_ratio) for w in one.windows if w.low_ratio is not None]
         ratio += [Line(f"the same against the CPU in {one.dtype}", low)] if low else []
         title = f"Gap in windows of steps, over the largest twin's: {name}"
-        axes = Axis("middle step of the window", zero=False), Axis("median gap over the largest twin's", log=True)
+        axes = Axis("middle step of the window", zero=False), Axis("median gap over the largest twin's", log=far)
         bound = [(one.allowed_ratio, f"allowed: {one.allowed_ratio:g}")]
         windowed = charts.lines(f"gap-{number}", title, ratio, *axes, levels=bound)
         made.append(Figure(title, [f"A ratio without a unit; n = {len(one.windows)} windows."], windowed, sources))
