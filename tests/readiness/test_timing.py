@@ -285,6 +285,20 @@ def test_a_busy_stranger_is_seen() -> None:
     """Processes that burn processor time show as more load than any time may be claimed beside. They are started by a
     shell that ends at once: strangers are nobody's children here.
     """
+    code = "import time; end = time.time() + 1.5\nwhile time.time() < end: pass"
+    one = f"{shlex.quote(sys.executable)} -c {shlex.quote(code)} &"
+    subprocess.run(["sh", "-c", one * 4], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    load = ForeignLoad()
+    time.sleep(1.0)
+    cores = load.cores()
+    time.sleep(0.7)
+    assert cores is not None
+    assert cores > Timing().refuse_foreign_load
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the load of other processes is read from /proc/stat")
+def test_a_child_of_this_process_is_no_stranger() -> None:
+    """Adaptive eager's process that compiles is the device's own work, and is not held against the machine."""
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
         before, end = observe._processor_seconds_of_own(), time.monotonic() + 60
         while observe._processor_seconds_of_own() - before < 0.2 and time.monotonic() < end:
