@@ -41,7 +41,7 @@ def backward_only(device: Device) -> None:
 
 
 @fault(
-    By("mismatch(output)", phase="forward"),
+    By("mismatch(loss)", phase="forward"),
     group=_GROUP,
     recipe=Recipe(kinds=("sequence", "variation"), demand={"variations.noncontiguous": "true"}),
 )
