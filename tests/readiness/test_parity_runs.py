@@ -130,7 +130,7 @@ def test_a_trial_trains_the_workload_for_long_and_judges_its_losses(long: Record
     (told,) = [f for f in long.judgement.findings if f.word.startswith("loss-parity")]
     assert (told.word, told.fails) == ("loss-parity(within-envelope)", False)
     said = " ".join(statement.text for statement in long.judgement.decision.statements)
-    assert "loss parity over a run" in said
+    assert "losses over a longer run: 1 loss-parity(within-envelope)" in said
     kept = evidence.read(LossRuns, folder / "run/evidence/reference-float32-parity/2x8.losses.json")
     assert [run.role for run in kept.runs] == ["reference", "repeat", *["twin"] * 5]
     assert kept.runs[0].losses == kept.runs[1].losses

@@ -65,9 +65,24 @@ def correctness(seen: Seen) -> Said:
         said.append(_open("no variation of the inputs was tried (padding, layout, logging, hard inputs)"))
     if "probe" not in kinds:
         said.append(_open("neighbours of the workload's operators, and number formats, were not probed"))
-    if "parity" in kinds:
-        said.append(_shown(seen, "loss parity over a run; by itself it passes no training: gradients and updates do"))
-    else:
+    return said + _long_runs(seen)
+
+
+def _long_runs(seen: Seen) -> Said:
+    """Loss parity, where it was decided; by itself it passes no training."""
+    told = seen.with_words("loss-parity")
+    unsettled = [one for one in told if one.word in ("loss-parity(no-power)", "loss-parity(untested)")]
+    settled = Counter(one.word for one in told if one not in unsettled)
+    said = [_open(f"{one.cell}: {one.word}: {one.text}") for one in unsettled]
+    if settled:
+        words = ", ".join(f"{count} {word}" for word, count in settled.items())
+        said.append(
+            _shown(
+                seen,
+                f"losses over a longer run: {words}; by themselves they pass no training, gradients and updates do",
+            )
+        )
+    if not told:
         said.append(_open("loss parity over a long run: here k steps are compared, each from the device's own state"))
     return said
 
