@@ -49,11 +49,13 @@ def words(tried: Sequence[Tried]) -> list[Rate]:
 def markdown(found: SelfTest) -> str:
     """What the page says about one run of the self-test."""
     versions = ", ".join(f"{name} {found.versions[name]}" for name in ("torch", "jax") if name in found.versions)
+    counts = Counter(one.source_sha256[:12] for one in found.tried)
+    sources = ", ".join(f"{source}: {n} trials" for source, n in counts.most_common())
     lines = [
         BEGIN,
         "",
-        f"Made {found.created[:10]} with Shakedown {found.shakedown_version} (source {found.source_sha256[:12]}), {versions}; "
-        f"{len(found.tried)} trials, {found.seconds / 60:.0f} minutes of them, {found.jobs} at a time.",
+        f"Made {found.created[:10]} with Shakedown {found.shakedown_version} (source {sources}), {versions}; "
+        f"{found.seconds / 60:.0f} minutes of trials, {found.jobs} at a time.",
         "",
         *summary(found),
         "",
