@@ -107,6 +107,23 @@ def test_nothing_tested_is_inconclusive() -> None:
     assert made.sentence == "nothing was tested on the target"
 
 
+def test_evidence_that_must_not_be_put_together_is_inconclusive_whatever_else_matched() -> None:
+    cells = [*plain("eager"), cell("eager", kind="restart", note="restart", cases=[])]
+    other_ground = dict.fromkeys(("1x8", "2x16"), "untested")
+    pairs = [
+        (c, result(c, other_ground if c.mode != "reference" and c.cases else None, "not comparable: host"))
+        for c in cells
+    ]
+    made = decide(pairs)
+    assert made.disposition == INCONCLUSIVE
+    assert made.sentence == "cases that ran were not comparable: host"
+    assert any("run again" in text and "host" in text for text in made.next)
+    only_restart = decide([(c, result(c)) for c in cells if c.kind == "restart" or c.mode == "reference"])
+    assert only_restart.disposition == INCONCLUSIVE
+    assert only_restart.sentence == "no case was compared on the target"
+    assert {r.name: r.standing for r in only_restart.results}["correctness"] == "open"
+
+
 def test_a_cpu_outside_its_own_gates_decides_nothing() -> None:
     cells = plain("eager")
     made = decide(

@@ -10,7 +10,7 @@ from typing import Literal
 
 from ..evidence import Frozen
 from .results import CaseResult, Cell, Finding
-from .seen import Seen
+from .seen import UNLIKE, Seen
 
 Kind = Literal["operator", "layout", "precision", "shape", "restart"]
 # Which result a failing finding belongs to; what is in neither list is correctness.
@@ -208,9 +208,8 @@ def next_steps(seen: Seen, suitable: bool, changes: list[Change]) -> list[str]:
     late = sorted({cell.id for cell, result in seen.candidates() if result.verdict == "timeout"})
     if late:
         said.append(f"raise run.timeout_seconds, and look at the logs of {', '.join(late[:3])}")
-    unlike = [case.reason for _, case in seen.cases() if case.reason.startswith("not comparable")]
-    if unlike:
-        said.append(f"run again so that all processes stand on the same ground ({unlike[0].partition(': ')[2]})")
+    if unlike := seen.unlike():
+        said.append(f"run again so that all processes stand on the same ground ({unlike[0].removeprefix(UNLIKE)})")
     if changes:
         said.append("make the change, run again, and compare: shakedown compare BEFORE AFTER")
     said += _untried(seen)

@@ -79,6 +79,10 @@ def decide(seen: Seen) -> Decision:
         sentence = f"{_failed(failed, tested)}{where}; to be changed: {'; '.join(_brief(needed))}"
     elif failed:
         disposition, sentence = INCONCLUSIVE, f"{_failed(failed, tested)}{where}, and why is not known"
+    elif unlike := seen.unlike():
+        disposition, sentence = INCONCLUSIVE, f"cases that ran were {unlike[0]}"
+    elif not seen.compared():
+        disposition, sentence = INCONCLUSIVE, "no case was compared on the target"
     elif results[0].standing == "not met":
         disposition = INCONCLUSIVE
         sentence = f"{_all(tested)}{where}, but {results[0].sentence}"
@@ -137,8 +141,8 @@ def _correctness(seen: Seen) -> Result:
         named = [f"{len(bad)} cases do not match"] if bad else []
         named += sorted({f.word for f in wrong})
         standing, sentence = "not met", ", ".join(named)
-    elif not seen.tested():
-        standing, sentence = "open", "nothing was tested on the target"
+    elif not seen.compared():
+        standing, sentence = "open", "no case was compared on the target"
     else:
         standing, sentence = "met", "every tested case matches float64 truth within what rounding explains"
     return Result(name="correctness", standing=standing, sentence=sentence, statements=statements.correctness(seen))
@@ -149,7 +153,7 @@ def _path(seen: Seen) -> Result:
     standing: Standing
     if against:
         standing, sentence = "not met", ", ".join(sorted({f.word for f in against}))
-    elif not seen.tested() or seen.paths_hidden():
+    elif not seen.compared() or seen.paths_hidden():
         standing, sentence = "open", "which operators left the device cannot be seen here, or nothing ran"
     else:
         standing, sentence = (

@@ -10,6 +10,8 @@ from ..requirements import Requirements
 from .measured import PooledTiming
 from .results import FAILED, CaseResult, Cell, CellResult, Finding
 
+UNLIKE = "not comparable: "  # begins the reason of a case whose evidence must not be put together with its reference's
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -52,6 +54,15 @@ class Seen:
     def cases(self) -> list[tuple[Cell, CaseResult]]:
         """Every case on the target, with its process."""
         return [(cell, case) for cell, result in self.candidates() for case in result.cases]
+
+    def compared(self) -> list[tuple[Cell, CaseResult]]:
+        """Cases on the target that were set against float64 truth."""
+        return [(cell, case) for cell, case in self.cases() if case.verdict in ("match", "mismatch")]
+
+    def unlike(self) -> list[str]:
+        """Why cases that ran on the target could not be compared, each reason once: they stand on other ground."""
+        reasons = (case.reason for _, case in self.cases() if case.reason.startswith(UNLIKE))
+        return list(dict.fromkeys(reasons))
 
     def bad_cases(self) -> list[tuple[Cell, CaseResult]]:
         """Cases on the target that differ, or whose process ended in them. A time that ran out shows nothing wrong."""

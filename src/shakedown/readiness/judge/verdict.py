@@ -14,6 +14,7 @@ from ..evidence.failure import Failure
 from ..requirements import Requirements
 from . import decisions, formats, numerics, paths, timing
 from .results import CaseResult, Cell, CellResult, Decisions, TensorSummary, Verdict
+from .seen import UNLIKE
 
 Arrays = dict[str, np.ndarray]
 # Their evidence is judged by checks of their own; what a check finds turns "match" into "mismatch".
@@ -207,7 +208,7 @@ def judge_case(
     for other in (truth, reference):
         refused = ev.blendable(subject, other)
         if refused:
-            return CaseResult(case=case, verdict="untested", reason="not comparable: " + "; ".join(refused)), []
+            return CaseResult(case=case, verdict="untested", reason=UNLIKE + "; ".join(refused)), []
     if (diverged := _diverged(found, subject, truth)) is not None:
         reason = f"the loss is not finite in float64 on the CPU at step {diverged}: the workload diverges by itself"
         return CaseResult(case=case, verdict="untested", reason=reason, losses=_losses(found, subject, reference)), []
