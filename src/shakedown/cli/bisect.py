@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from .common import BAD_INPUT, FAILED, INTERRUPTED, fail
+from .common import failures
 
 
 def bisect(
@@ -23,20 +23,13 @@ def bisect(
     as_json: Annotated[bool, typer.Option("--json", help="Print bisect.json on standard output.")] = False,
 ) -> None:
     """Find the first module and operator of a failed cell whose inputs agree and whose output does not."""
-    from shakedown.readiness import errors
     from shakedown.readiness.bisect import run
 
     folder = out or Path("shakedown-runs") / f"bisect-{cell}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     console = Console(stderr=True, soft_wrap=True)
     request = run.Request(record, cell, folder, case=case, step=step, timeout_seconds=timeout)
-    try:
+    with failures(as_json):
         found = run.run(request, lambda text: console.print(text, highlight=False, markup=False))
-    except errors.BadInput as error:
-        raise fail(str(error), BAD_INPUT, as_json) from None
-    except (errors.Interrupted, KeyboardInterrupt) as error:
-        raise fail(str(error) or "interrupted", INTERRUPTED, as_json) from None
-    except errors.TrialError as error:
-        raise fail(str(error), FAILED, as_json) from None
     if as_json:
         print(found.model_dump_json(indent=1))
     else:

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from .common import BAD_INPUT, FAILED, INTERRUPTED, fail
+from .common import failures
 
 if TYPE_CHECKING:
     from shakedown.readiness.bundle import Bundle
@@ -36,20 +36,13 @@ def bundle(
 
     Exit code 1: the record does not verify; 2: bad input.
     """
-    from shakedown.readiness import errors
     from shakedown.readiness.bundle import Request, make
 
     file = out or Path(f"{cell}.zip")
-    try:
+    with failures(as_json):
         if localise and bisect is None:
             bisect = _localise(record, cell, case)
         made = make(Request(record, cell, file, case=case, bisect=bisect, unverified=unverified))
-    except errors.BadInput as error:
-        raise fail(str(error), BAD_INPUT, as_json) from None
-    except (errors.Interrupted, KeyboardInterrupt) as error:
-        raise fail(str(error) or "interrupted", INTERRUPTED, as_json) from None
-    except errors.TrialError as error:
-        raise fail(str(error), FAILED, as_json) from None
     if as_json:
         print(made.model_dump_json(indent=1))
     else:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import typer
 from rich.console import Console
@@ -23,3 +25,18 @@ def fail(message: str, code: int, as_json: bool) -> typer.Exit:
     else:
         Console(stderr=True, soft_wrap=True).print(f"[bold red]shakedown:[/] {escape(message)}")
     return typer.Exit(code)
+
+
+@contextmanager
+def failures(as_json: bool) -> Iterator[None]:
+    """Every way in which work on a trial can end early becomes one message and its exit code."""
+    from shakedown.readiness import errors
+
+    try:
+        yield
+    except errors.BadInput as error:
+        raise fail(str(error), BAD_INPUT, as_json) from None
+    except (errors.Interrupted, KeyboardInterrupt) as error:
+        raise fail(str(error) or "interrupted", INTERRUPTED, as_json) from None
+    except errors.TrialError as error:
+        raise fail(str(error), FAILED, as_json) from None

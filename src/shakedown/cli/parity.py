@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from .common import BAD_INPUT, FAILED, INTERRUPTED, PASSED, fail, many
+from .common import BAD_INPUT, FAILED, PASSED, fail, failures, many
 
 
 def parity(
@@ -42,7 +42,6 @@ def parity(
     Exit code 0: identical, within the envelope or explained by the declared precision, and the plain rule passes where it was
     asked for; 1: not so, or nothing could be decided; 2: bad input; 130: interrupted, and the same command goes on.
     """
-    from shakedown.readiness import errors
     from shakedown.readiness.evidence import write_atomic
     from shakedown.readiness.parity import run
     from shakedown.readiness.report import parity as words
@@ -72,17 +71,11 @@ def parity(
         threads=threads,
         timeout_seconds=timeout,
     )
-    try:
+    with failures(as_json):
         found = run.run(request, lambda text: console.print(text, highlight=False, markup=False))
         section = words.page(found)
         page = [f"# {section.title}", "", f"> **{found.label_text}**", "", *render.section_lines(section)[2:]]
         write_atomic(folder / "parity.md", "\n".join(page).encode())
-    except errors.BadInput as error:
-        raise fail(str(error), BAD_INPUT, as_json) from None
-    except (errors.Interrupted, KeyboardInterrupt) as error:
-        raise fail(str(error) or "interrupted", INTERRUPTED, as_json) from None
-    except errors.TrialError as error:
-        raise fail(str(error), FAILED, as_json) from None
     if as_json:
         print(found.model_dump_json(indent=1))
     else:

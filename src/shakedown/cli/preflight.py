@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from .common import BAD_INPUT, FAILED, INTERRUPTED, fail
+from .common import BAD_INPUT, fail, failures
 
 
 def preflight(
@@ -40,7 +40,6 @@ def preflight(
     combination; 13 missing operators (with --exit-on-missing); 14 no rollback command; 15 a stop condition is unanswered or
     triggered; 2 bad input; 130 interrupted. Where several apply the lowest decides, and all are listed.
     """
-    from shakedown.readiness import errors
     from shakedown.readiness.evidence import write_atomic
     from shakedown.readiness.plan import preflight as checks
     from shakedown.readiness.plan import preflight_page
@@ -56,14 +55,8 @@ def preflight(
         timeout_seconds=timeout,
     )
     console = Console(stderr=True, soft_wrap=True)
-    try:
+    with failures(as_json):
         found = checks.run(request, lambda what: console.print(escape(what), style="dim", highlight=False))
-    except errors.BadInput as error:
-        raise fail(str(error), BAD_INPUT, as_json) from None
-    except (errors.Interrupted, KeyboardInterrupt) as error:
-        raise fail(str(error) or "interrupted", INTERRUPTED, as_json) from None
-    except errors.TrialError as error:
-        raise fail(str(error), FAILED, as_json) from None
     page = preflight_page.markdown(found)
     if out is not None:
         try:

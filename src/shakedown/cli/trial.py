@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from .common import BAD_INPUT, FAILED, INTERRUPTED, PASSED, fail, many
+from .common import BAD_INPUT, FAILED, PASSED, fail, failures, many
 from .compare import Afterwards, BaselineOption, Different, JunitOption
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _show(folder: Path, as_json: bool, work: Callable[[Show], Record], besides: 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    try:
+    with failures(as_json):
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
             task = progress.add_task("checking the request", total=1.0)
 
@@ -140,12 +140,6 @@ def _show(folder: Path, as_json: bool, work: Callable[[Show], Record], besides: 
                     console.print(f"{share:4.0%} {what}", highlight=False)
 
             record = work(show)
-    except errors.BadInput as error:
-        raise fail(str(error), BAD_INPUT, as_json) from None
-    except (errors.Interrupted, KeyboardInterrupt) as error:
-        raise fail(str(error) or "interrupted", INTERRUPTED, as_json) from None
-    except errors.TrialError as error:
-        raise fail(str(error), FAILED, as_json) from None
     try:
         compared = besides.done(record, folder)
         problem = ""
