@@ -57,7 +57,8 @@ def correctness(seen: Seen) -> Said:
         verdicts = Counter(case.verdict for result in own for case in result.cases)
         words = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
         others = [f"{result.cell} {result.verdict}" for result in own if not result.cases]
-        text = f"{mode} {dtype}: {len(own)} processes, cases {words or 'none'}" + "".join(f"; {one}" for one in others)
+        processes = "1 process" if len(own) == 1 else f"{len(own)} processes"
+        text = f"{mode} {dtype}: {processes}, cases {words or 'none'}" + "".join(f"; {one}" for one in others)
         said.append(_shown(seen, text, on_cpu=mode == "reference"))
     said += [_open(f"{', '.join(names)}: {reason}") for reason, names in untested.items()]
     kinds = {cell.kind for cell, result in seen.candidates() if result.verdict != "untested"}
@@ -101,7 +102,7 @@ def path(seen: Seen) -> Said:
             continue
         names = {f.name for summary in summaries for f in summary.fallbacks or []}
         refused = {f.name for s in summaries for f in s.fallbacks or [] if f.acceptance != "accepted"}
-        text = f"{mode} {dtype}: {len(names)} operators fell back to the CPU"
+        text = f"{mode} {dtype}: {'1 operator' if len(names) == 1 else f'{len(names)} operators'} fell back to the CPU"
         if names:
             text += f", {len(names - refused)} of them accepted"
         said.append(_shown(seen, text))
