@@ -155,11 +155,12 @@ def _rates(found: SelfTest) -> list[str]:
 
 def put_into(page: str, generated: str) -> str:
     """`page` with what was generated before replaced by `generated`; at its end where there was nothing yet."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, old = page.partition(BEGIN)
+    _, end, after = old.partition(END)
     if begin and not end:
         raise ValueError(f"the page has {BEGIN} and no {END}")
-    return f"{before.rstrip()}\n\n{generated.rstrip()}\n{after}" if begin else f"{page.rstrip()}\n\n{generated}"
+    rest = after.strip("\n")
+    return f"{before.rstrip()}\n\n{generated.rstrip()}\n" + (f"\n{rest}\n" if rest else "")
 
 
 def faults_on(page: str) -> list[str]:
