@@ -15,7 +15,7 @@ import shakedown
 from shakedown import cli
 from shakedown.readiness import record as records
 from shakedown.readiness.errors import RecordError
-from shakedown.readiness.judge.disposition import BLOCKED, SUITABLE
+from shakedown.readiness.judge.disposition import SUITABLE
 
 from .support import TINY, quick
 

@@ -76,7 +76,7 @@ def counted() -> Iterator[list[dict[str, Any]]]:
     """
     rows: list[dict[str, Any]] = []
     counting = _Counting()
-    adaptive.flush("count_programs")
+    adaptive.flush("count programs")
     plans = _plans()
     for plan in plans:
         plan.run = _Counted(counting, plan.operator.name, None, plan.run)
@@ -89,7 +89,7 @@ def counted() -> Iterator[list[dict[str, Any]]]:
         made.run = _Counted(counting, f"adaptive::{group.name}", (made, code), made.run)
     try:
         yield rows
-        adaptive.flush("count_programs")
+        adaptive.flush("count programs")
     finally:
         for holder in (*plans, *(made for _, _, made in fused)):
             if isinstance(holder.run, _Counted):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from .files import Frozen
 
@@ -75,7 +75,7 @@ class Identity(Frozen):
     installation: Installation | None
     unmet: list[str]
     facts: list[Fact]
-    faults: list[str] = []
+    faults: list[str] = Field(default=[])
 
     def said(self, name: str) -> str:
         """The answer to one question, or why there is none; names that are not there raise KeyError."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from .files import Frozen
 
 MEMORY_SCHEMA = "shakedown.memory/1"
@@ -45,4 +47,4 @@ class Memory(Frozen):
     host: Meter
     device: Meter
     spans: list[MemorySpan]
-    readings: list[Reading] = []
+    readings: list[Reading] = Field(default=[])
