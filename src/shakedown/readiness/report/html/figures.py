@@ -145,9 +145,8 @@ def _starts(record: Record, files: Files) -> Part:
 def _steady(record: Record, files: Files) -> Part:
     title = "What a step costs in the steady state"
     rows = []
-    for one in record.judgement.timings:
-        if "~" in one.case:
-            continue
+    plain = [one for one in record.judgement.timings if "~" not in one.case]
+    for one in plain:
         label = f"{side_of(one.mode, one.dtype)}, {one.case}"
         if one.median is None:
             rows.append(Bar(label, missing=f"withheld: {one.withheld}"))
@@ -157,7 +156,7 @@ def _steady(record: Record, files: Files) -> Part:
     if not rows:
         return Missing(title, "not measured: no step was timed")
     if not any(row.parts for row in rows):
-        return Missing(title, "; ".join(dict.fromkeys(row.missing for row in rows)))
+        return Missing(title, "withheld: " + "; ".join(dict.fromkeys(one.withheld for one in plain)))
     said = [
         "Median of the processes' medians, each step awaited; the line is its interval by a bootstrap over processes, then "
         "steps. No line: one process, and so no interval. n of each is in the table of step times.",
