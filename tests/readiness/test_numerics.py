@@ -91,6 +91,21 @@ def test_small_scale_fails_by_its_own_gate(product: Subject) -> None:
     assert any("uniformly scaled" in text for text in vector.findings)
 
 
+def test_a_scale_that_rounding_of_one_factor_explains_passes() -> None:
+    """Where one position carries the loss, all of a gradient is multiplied by one rounded number, on the CPU too: the same scale
+    is rounding where the CPU's own error is as large, and a fault where it is not.
+    """
+    random = np.random.default_rng(11)
+    truth = random.standard_normal((16, 48))
+    noise = random.standard_normal(truth.shape)
+    for own, fails in ((2.5e-7, False), (2.5e-8, True)):
+        device = truth * (1 - 5e-7) + 2e-8 * noise
+        subject = Subject("step1/gradient/w", "gradient", "float32", device, truth, own * noise, reduction=48)
+        vector = measure(subject, DEMAND)
+        assert vector.margin < 1
+        assert any("uniformly scaled" in text for text in vector.findings) == fails
+
+
 def test_one_sided_error_fails_by_its_own_gate() -> None:
     truth = np.random.default_rng(5).standard_normal((64, 64)) + 0.0
     u = formats.roundoff("float32")

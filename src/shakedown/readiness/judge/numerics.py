@@ -277,7 +277,11 @@ def gates(v: Vector, subject: Subject, error: np.ndarray, limit: Allowed, demand
             )
         off_scale = abs(v.scale_minus_one or 0.0) * norm(subject.truth)
         aligned = off_scale * math.sqrt(error.size) / max(norm(error), _TINY)  # in standard errors, as for the mean
-        least = max(material, demand.rounding_factor * formats.roundoff(v.dtype) * norm(subject.truth))
+        rounded = demand.rounding_factor * formats.roundoff(v.dtype) * norm(subject.truth)
+        # Where few positions carry the loss, all gradients share the rounding of one factor: on every device they are scaled
+        # by it, and how far is seen in the CPU's own error.
+        own = 0.0 if subject.reference_error is None else norm(subject.reference_error)
+        least = max(material, rounded, demand.reference_factor * own)
         if off_scale > least and aligned > demand.bias_sigmas:
             found.append(_scaled(v))
     if (
