@@ -154,7 +154,7 @@ def _between_modes(found: Found, cells: list[Cell]) -> list[BetweenModes]:
             one, other = found.cases.get((other_id, case)), found.cases.get((cell.id, case))
             if one is None or other is None or ev.blendable(one, other):
                 continue
-            left, right = ev.tensors(one, found.root), ev.tensors(other, found.root)
+            left, right = found.tensors(one), found.tensors(other)
             worst, name, equal = 0.0, "", True
             for key in sorted(left.keys() & right.keys()):
                 if not key.startswith("step1/") or "/weight/" in key or left[key].shape != right[key].shape:

@@ -19,6 +19,7 @@ from .seen import UNLIKE
 Arrays = dict[str, np.ndarray]
 # Their evidence is judged by checks of their own; what a check finds turns "match" into "mismatch".
 UNCOMPARED = ("probe", "restart", "parity", "trace")
+_OPEN_AT_ONCE = 4  # device and truth, of a subject and of its reference
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Found:
     # Worked out once: the CPU's own errors, and the judgement of tensors that several processes share bit by bit.
     own_errors: dict[tuple[str, str], Arrays] = field(default_factory=dict)
     judged: dict[tuple[str, str], tuple[list[numerics.Vector], list[Decisions]]] = field(default_factory=dict)
+    opened: dict[tuple[str, str], Arrays] = field(default_factory=dict)  # by file and hash, the last few
 
     @classmethod
     def read(cls, root: Path, cells: list[Cell]) -> Found:
@@ -69,7 +71,17 @@ class Found:
 
     def pair(self, found: Evidence) -> tuple[Arrays, Arrays]:
         """Tensors of the device and of its truth."""
-        return ev.tensors(found, self.root), ev.tensors(self.truths[found.tensors_sha256], self.root)
+        return self.tensors(found), self.tensors(self.truths[found.tensors_sha256])
+
+    def tensors(self, document: Evidence | Truth) -> Arrays:
+        """The tensors that `document` kept, read and checked once while they are the subject. Not to be written to."""
+        key = document.tensors_file, document.tensors_sha256
+        if key not in self.opened:
+            read = ev.tensors(document, self.root)
+            while len(self.opened) >= _OPEN_AT_ONCE:
+                del self.opened[next(iter(self.opened))]
+            self.opened[key] = read
+        return self.opened[key]
 
 
 def expand(names: list[str]) -> list[str]:
@@ -247,7 +259,7 @@ def _diverged(found: Found, subject: Evidence, truth: Truth) -> int | None:
     """The first judged step whose loss is not finite in exact arithmetic although it started from finite weights: there is
     nothing to compare after it. (A device that made its weights infinite has not shown that the workload does.)
     """
-    kept, device = ev.tensors(truth, found.root), ev.tensors(subject, found.root)
+    kept, device = found.tensors(truth), found.tensors(subject)
     for step in sorted({t.step for t in truth.tensors if t.role == "loss"}):
         before = (v for k, v in device.items() if k.startswith(f"step{step - 1}/weight/"))
         if not np.isfinite(kept[f"step{step}/loss/loss"]).all():
@@ -264,7 +276,7 @@ def _losses(found: Found, subject: Evidence, reference: Evidence) -> dict[str, f
     """Loss at steps 1 and k of device and CPU, each on its own trajectory, and at the end of training on the first
     batch.
     """
-    device, cpu = ev.tensors(subject, found.root), ev.tensors(reference, found.root)
+    device, cpu = found.tensors(subject), found.tensors(reference)
     steps = sorted({t.step for t in subject.tensors})
     losses: dict[str, float | None] = {}
     for step in dict.fromkeys((steps[0], steps[-1]) if "step1/loss/loss" in cpu else ()):
