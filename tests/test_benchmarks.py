@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,18 +16,9 @@ from benchmarks.processes import PROC, tree
 from benchmarks.rows import Row
 from benchmarks.side import Child
 
-from .processes import alive
+from .processes import ends
 
 needs_proc = pytest.mark.skipif(not PROC.exists(), reason="/proc tells which processes there are")
-
-
-def has_ended(pid: int) -> bool:
-    """Whether process `pid` ends within half a minute."""
-    for _ in range(300):
-        if not alive(pid):
-            return True
-        time.sleep(0.1)
-    return False
 
 
 @needs_proc
@@ -43,8 +33,8 @@ def test_a_side_settles_until_all_of_it_is_fused_and_ends_with_its_compiler():
     assert adaptive._fused_share(before, report["state"]) == 1
     assert report["status"]["programs"]["failed"] == 0
     assert all(mib > 0 for mib in report["resident"].values())
-    assert has_ended(side)
-    assert has_ended(compiler)
+    assert ends(side)
+    assert ends(compiler)
 
 
 def test_a_side_without_adaptive_eager_is_plain_eager():
@@ -79,7 +69,7 @@ child.seconds(10**9)
         assert parent.stdout is not None
         side = int(parent.stdout.readline())
         parent.send_signal(signal.SIGKILL)
-    assert has_ended(side)
+    assert ends(side)
 
 
 def test_a_row_in_which_nothing_ran_fused_is_invalid():

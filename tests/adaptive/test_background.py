@@ -20,7 +20,7 @@ from shakedown.neuron.lowering import registry
 from shakedown.neuron.lowering.registry import Lowering
 from shakedown.neuron.modes import adaptive as mode
 
-from ..processes import alive
+from ..processes import alive, ends
 from .running import ROOT, adaptive, environment, operators, python, until_fused
 
 
@@ -232,7 +232,7 @@ print(pid)
 """
         )
     )
-    assert _until(lambda: not alive(pid), 20)
+    assert ends(pid)
 
 
 _FORK = """
@@ -285,7 +285,7 @@ def test_a_forked_child_neither_uses_nor_holds_it_and_it_ends_when_the_program_i
         process.send_signal(signal.SIGKILL)
         process.wait(20)
         assert alive(int(child))
-        assert _until(lambda: not alive(pid), 20)
+        assert ends(pid)
     finally:
         process.kill()
         os.kill(int(child), signal.SIGKILL)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -211,3 +213,20 @@ def test_listeners_see_first_calls_and_calls_with_cpu_scalars():
     executed = [e for e in seen if e.kind == "execute"]
     assert [e.name for e in executed] == ["aten::hypot", "aten::mul.Tensor", "aten::mul.Tensor"]
     assert all(e.duration_ns > 0 for e in executed)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="/proc tells the memory mappings")
+def test_a_process_that_never_stops_making_programs_keeps_few_in_memory(monkeypatch):
+    """Each executable maps memory of its own, and where Linux allows no more mappings the process dies."""
+
+    def mappings() -> int:
+        return len(Path("/proc/self/maps").read_text().splitlines())
+
+    monkeypatch.setenv("SHAKEDOWN_MAX_PLANS", "40")
+    found = []
+    for turn in range(4):
+        for size in range(60):
+            torch.ones(3000 + 60 * turn + size, device="neuron").neg()
+        gc.collect()
+        found.append(mappings())
+    assert max(found) - found[0] < 200, found  # 120 programs a turn, of about four mappings each

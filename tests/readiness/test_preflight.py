@@ -20,7 +20,7 @@ from shakedown.readiness.observe import identity
 from shakedown.readiness.plan import baseline, child, operators, preflight, preflight_page, stops
 from shakedown.readiness.plan.preflight import Preflight, Request
 from shakedown.readiness.requirements import Kernel, Operation
-from tests.processes import alive
+from tests.processes import ends
 
 from . import installed
 from .support import TINY
@@ -185,7 +185,7 @@ def test_a_question_that_hangs_leaves_nothing_behind(monkeypatch: pytest.MonkeyP
         if ended.answer is not None:
             break
     assert ended.answer is not None
-    assert not alive(int(ended.answer))
+    assert ends(int(ended.answer))
 
 
 def test_a_question_that_crashes_is_an_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

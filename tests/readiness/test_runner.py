@@ -17,7 +17,7 @@ from shakedown.readiness.judge.disposition import CHANGE, INCONCLUSIVE
 from shakedown.readiness.judge.results import Outcome
 from shakedown.readiness.worker import Job
 
-from ..processes import alive
+from ..processes import ends
 from .support import TINY, InProcess, quick
 
 
@@ -63,11 +63,7 @@ def test_a_hang_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     assert result.status == "timeout"
     assert "still running after 2 s" in result.reason
     grandchild = int((tmp_path / "logs" / "eager-float32.stdout").read_text())
-    for _ in range(50):
-        if not alive(grandchild):
-            break
-        time.sleep(0.1)
-    assert not alive(grandchild)
+    assert ends(grandchild)
 
 
 class OneDies:

@@ -86,7 +86,11 @@ PROFILE = Setting(
     "support profile: the name of a release whose documented limits are imitated, or the path of a TOML file",
 )
 MAX_PLANS = Setting(
-    "SHAKEDOWN_MAX_PLANS", 20_000, _count, "operator programs kept in memory; the oldest half is dropped above it"
+    "SHAKEDOWN_MAX_PLANS",
+    4_000,
+    _count,
+    "operator programs kept in memory (about 1.2 MiB and four memory mappings each, of which Linux allows a process 65,530); "
+    "the oldest half is dropped above it",
 )
 STRICT_FALLBACK = Setting(
     "TORCH_NEURONX_FALLBACK_ONLY_FOR_UNIMPLEMENTED_OPS",
