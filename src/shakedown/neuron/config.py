@@ -138,6 +138,33 @@ ADAPTIVE_SKIP = Setting(
     "fused programs do not return results that nothing refers to any more",
     alias="TORCH_NEURONX_APPLY_SKIP_INTERMEDIATE",
 )
+DEFAULT_BACKEND = Setting(
+    "SHAKEDOWN_DEFAULT_BACKEND",
+    "inductor",
+    _choice("inductor", "neuron"),
+    "the backend of torch.compile where none is named; read when Python starts",
+)
+DISABLE_FALLBACK_EXECUTION = Setting(
+    "SHAKEDOWN_DISABLE_FALLBACK_EXECUTION",
+    False,
+    _flag,
+    "torch.compile: a graph that cannot be compiled in full is an error; the option fallback_execution overrides it",
+    alias="TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION",
+)
+RETAIN_DEVICE = Setting(
+    "SHAKEDOWN_RETAIN_DEVICE",
+    False,
+    _flag,
+    "torch.compile: results go back to the device of the inputs; the option retain_device overrides it",
+    alias="TORCH_NEURONX_RETAIN_DEVICE_MODE",
+)
+DISABLE_CPU_AUTOCOPY = Setting(
+    "SHAKEDOWN_DISABLE_CPU_AUTOCOPY",
+    False,
+    _flag,
+    "torch.compile: a CPU tensor given to a compiled graph is an error instead of being copied to the device",
+    alias="TORCH_NEURONX_DYNAMO_DISABLE_CPU_AUTOCOPY",
+)
 
 
 def environment_of_compiler() -> dict[str, str]:
