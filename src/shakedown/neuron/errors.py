@@ -6,7 +6,8 @@ ShakedownError
 ├── DeviceConflict         the device name is taken by another package
 ├── LoweringError          an operator has no StableHLO form for these arguments: the caller falls back to the CPU
 ├── UnsupportedByProfile   the active support profile refuses what was asked for
-└── UnsupportedCompileOption   torch.compile was asked for what the backend refuses
+├── UnsupportedCompileOption   torch.compile was asked for what the backend refuses
+└── GraphNotLowered        a captured graph cannot be compiled in full, and fallback_execution is off
 """
 
 from __future__ import annotations
@@ -42,3 +43,7 @@ class UnsupportedByProfile(ShakedownError, NotImplementedError):
 
 class UnsupportedCompileOption(ShakedownError):
     """``torch.compile(backend="neuron")`` was given an option that the backend refuses."""
+
+
+class GraphNotLowered(ShakedownError):
+    """``torch.compile`` with ``fallback_execution`` off met a graph that cannot be one program. The message says why."""

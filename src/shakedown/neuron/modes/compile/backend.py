@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,12 +11,13 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from ... import profiles
+from ...buffer import DEVICE
 from ...device import _start
-from ...errors import UnsupportedCompileOption
 from ...lowering import registry
+from . import options as asked
 from .compiled import CompiledGraph
+from .options import Options
 
-_OPTIONS = {"model_name"}
 _numbers = itertools.count()
 
 # Every shape gets a program of its own, so Dynamo must not generalise a size after it has seen a second value.
@@ -35,52 +35,71 @@ def neuron(
     mode: str | None = None,
     options: dict[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """The ``torch.compile`` backend.
+    """The ``torch.compile`` backend; docs/compile.md has every option and variable.
 
-    ``mode`` other than "default" warns and behaves as default; unknown ``options`` (Inductor's) warn and are ignored;
-    ``model_name`` names the programs. A support profile may have rules of its own on each of them.
+    ``mode`` other than "default" warns and behaves as default; unknown ``options`` (Inductor's) warn and are ignored.
+    A support profile may have rules of its own on each of them.
 
     Raises:
-        UnsupportedCompileOption: sizes are symbolic (``dynamic=True``).
+        UnsupportedCompileOption: sizes are symbolic (``dynamic=True``), an option has a wrong value, or inputs are on the
+            CPU or on several devices where an option forbids it.
+        GraphNotLowered: the graph cannot be compiled in full, and ``fallback_execution`` is off.
         UnsupportedByProfile: the active support profile refuses what was asked for.
     """
     _start()
-    symbolic = [i for i in example_inputs if isinstance(i, torch.SymInt)]
     ruled: set[str] = set()
     decompositions = registry.decomposition_table()
+    sizes = asked.symbolic_sizes(example_inputs)
     if profiles.active is not None:
-        ruled = profiles.active.restrict_compile(mode, options, symbolic)
+        ruled = profiles.active.restrict_compile(mode, options, sizes)
         decompositions = profiles.active.kept_whole(decompositions)
-    if mode not in (None, "default") and "mode" not in ruled:
-        warnings.warn(f'backend "neuron" has only the default mode: mode={mode!r} behaves as default', stacklevel=2)
-    ignored = sorted(set(options or {}) - _OPTIONS)
-    if ignored and "options" not in ruled:
-        warnings.warn(f'backend "neuron" ignores these options: {", ".join(ignored)}', stacklevel=2)
-    if symbolic:
-        raise UnsupportedCompileOption(
-            f'backend "neuron" compiles one program per shape, so dynamic shapes are refused ({len(symbolic)} symbolic sizes '
-            f"were found, such as {symbolic[0]}): pass dynamic=False, or pad the inputs to a few fixed sizes"
-        )
-    name = f"{(options or {}).get('model_name', 'model_default')}_{next(_numbers)}".lower()
+    chosen = asked.read(mode, options, ruled)
+    if sizes:
+        asked.refuse_symbolic(module, sizes)
+    if not chosen.copies_cpu_inputs:
+        asked.refuse_cpu_inputs(module, example_inputs)
+    back_to = asked.common_device(example_inputs) if chosen.retain_device else None
+    name = f"{chosen.model_name}_{next(_numbers)}"
+    # A graph captured for CPU tensors alone runs on the device, and its results stay there.
+    moved = _are_all_on_cpu(example_inputs)
     compiler = aot_autograd(
-        fw_compiler=_Compiler(f"{name}_forward"),
-        bw_compiler=_Compiler(f"{name}_backward"),
-        inference_compiler=_Compiler(f"{name}_inference"),
+        fw_compiler=_Compiler(f"{name}_forward", chosen, moved=moved, results_on_device=moved),
+        bw_compiler=_Compiler(f"{name}_backward", chosen, moved=moved),  # gradients go to where their tensors are
+        inference_compiler=_Compiler(f"{name}_inference", chosen, moved=moved, results_on_device=moved),
         partition_fn=min_cut_rematerialization_partition,
         decompositions=decompositions,
         keep_inference_input_mutations=True,
     )
-    return compiler(module, example_inputs)
+    run = compiler(module, example_inputs)
+    return run if back_to is None or back_to.type == DEVICE.type else _returning_to(back_to, run)
+
+
+def _are_all_on_cpu(example_inputs: Sequence[Any]) -> bool:
+    devices = {t.device.type for t in example_inputs if isinstance(t, torch.Tensor)}
+    return devices == {"cpu"}
+
+
+def _returning_to(device: torch.device, run: Callable[..., Any]) -> Callable[..., Any]:
+    """`run` with its results moved to `device`, as a step that autograd sees."""
+
+    @torch._dynamo.disable(reason="moves results of a compiled graph")
+    def moving(*inputs: Any) -> Any:
+        return [r.to(device) if isinstance(r, torch.Tensor) else r for r in run(*inputs)]
+
+    return moving
 
 
 class _Compiler:
     """Turns one functional graph into a callable on a list of inputs (AOTAutograd's boxed convention)."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, options: Options, *, moved: bool, results_on_device: bool = False) -> None:
+        self.name, self.options = name, options
+        self.moved, self.results_on_device = moved, results_on_device
 
     def __call__(self, module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        graph = CompiledGraph(self.name, module)
+        if self.moved:
+            _move_factories(module.graph)
+        graph = CompiledGraph(self.name, module, self.options, results_on_device=self.results_on_device)
 
         def run(inputs: list[Any]) -> list[Any]:
             arguments = list(inputs)
@@ -89,3 +108,11 @@ class _Compiler:
 
         run._boxed_call = True  # type: ignore[attr-defined]
         return run
+
+
+def _move_factories(graph: torch.fx.Graph) -> None:
+    """Let what the graph makes on the CPU be made on the device, where its inputs will be."""
+    for node in graph.nodes:
+        device = node.kwargs.get("device")
+        if isinstance(device, torch.device) and device.type == "cpu":
+            node.kwargs = {**node.kwargs, "device": DEVICE}

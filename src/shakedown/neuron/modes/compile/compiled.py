@@ -13,15 +13,16 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ... import events, profiles, rng, runtime
 from ...buffer import Template, template
-from ...errors import LoweringError
+from ...errors import GraphNotLowered, LoweringError
 from ...graph import GraphLowering
 from ...lowering import registry
 from ...lowering.checks import Demand
 from ...pending import value_of
 from ...program import Builder, Program, Ref
-from ...transfer import set_storage, to_device, view_on
+from ...transfer import set_storage, to_device, to_host, view_on
 from ...views import View
 from .. import adaptive
+from .options import Options
 
 graphs: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()  # that are alive
 
@@ -30,11 +31,18 @@ _Output: TypeAlias = Callable[[list[Any], list[Any]], Any]
 
 
 class CompiledGraph:
-    """A graph and its programs, one per combination of input strides and offsets."""
+    """A graph and its programs, one per combination of input strides and offsets.
 
-    def __init__(self, name: str, module: torch.fx.GraphModule) -> None:
+    Inputs may be CPU tensors, which are copied to the device, and back when the graph writes them. `results_on_device`:
+    such a graph, captured for the CPU, keeps its results on the device. Otherwise they are where the capture has them.
+    """
+
+    def __init__(
+        self, name: str, module: torch.fx.GraphModule, options: Options, *, results_on_device: bool = False
+    ) -> None:
         graphs.add(self)
-        self.name, self.module = name, module
+        self.name, self.module, self.options = name, module, options
+        self.results_on_device = results_on_device
         self.profile = profiles.active  # for good: another profile gets graphs of its own
         self.placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
         self.tally = events.tally(f"graph::{name}")
@@ -54,6 +62,10 @@ class CompiledGraph:
             self._give_up(error.reason)
 
     def _give_up(self, reason: str) -> None:
+        if not self.options.fallback_execution:
+            raise GraphNotLowered(
+                f'backend "neuron" cannot make one program of graph {self.name}, and fallback_execution is off: {reason}'
+            )
         warnings.warn(
             f'backend "neuron" runs graph {self.name} operator by operator, because it cannot be one program: {reason}',
             stacklevel=2,
@@ -63,9 +75,11 @@ class CompiledGraph:
     def __call__(self, arguments: list[Any]) -> list[Any]:
         key: list[Any] = []
         buffers: list[Any] = []
+        hosts: dict[int, torch.Tensor] = {}
         for i, value in enumerate(arguments):
             if isinstance(value, torch.Tensor):
                 if value.device.type == "cpu":
+                    hosts[i] = value
                     value = arguments[i] = to_device(value)
                 key.append(value.storage_offset())
                 key.append(value.stride())
@@ -106,6 +120,9 @@ class CompiledGraph:
                 self._refuse(arguments, program.demands[broken - 1])
         for number, buffer in zip(mutated, results):
             arguments[number].untyped_storage().buffer = buffer
+            if number in hosts:
+                with torch.no_grad():
+                    hosts[number].copy_(arguments[number])
         fresh = results[len(mutated) :]
         return [make(arguments, fresh) for make in outputs]
 
@@ -171,11 +188,17 @@ class CompiledGraph:
                 layout = View(example.dtype, tuple(example.shape), tuple(example.stride()))
                 outputs.append(_fresh(len(results) - first, template(layout.dtype, layout.size, layout.stride)))
                 results.append(builder.pack(ref, layout))
+            if example.device.type == "cpu" and not self.results_on_device:
+                outputs[-1] = _on_host(outputs[-1])
         return outputs
 
 
 def _constant(value: Any) -> _Output:
     return lambda arguments, fresh: value
+
+
+def _on_host(make: _Output) -> _Output:
+    return lambda arguments, fresh: to_host(make(arguments, fresh))
 
 
 def _argument(number: int) -> _Output:
