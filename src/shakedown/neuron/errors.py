@@ -12,6 +12,8 @@ ShakedownError
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class ShakedownError(RuntimeError):
     """Base of the device's own errors."""
@@ -30,11 +32,14 @@ class DeviceConflict(ShakedownError):
 
 
 class LoweringError(ShakedownError):
-    """No program can be built for this call; ``reason`` goes into the fallback record."""
+    """No program can be built for this call; ``reason`` goes into the fallback record.
 
-    def __init__(self, reason: str) -> None:
+    ``node`` is the node of a captured graph that is to blame, where there is one (a ``torch.fx.Node``).
+    """
+
+    def __init__(self, reason: str, node: Any = None) -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason, self.node = reason, node
 
 
 class UnsupportedByProfile(ShakedownError, NotImplementedError):
@@ -47,3 +52,9 @@ class UnsupportedCompileOption(ShakedownError):
 
 class GraphNotLowered(ShakedownError):
     """``torch.compile`` with ``fallback_execution`` off met a graph that cannot be one program. The message says why."""
+
+
+def said_by(error: Exception) -> str:
+    """``ValueError: the first line of its message``, for reasons."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"

@@ -5,6 +5,7 @@ Used for an operator that has only a decomposition, and by ``torch.compile``.
 
 from __future__ import annotations
 
+import bisect
 import functools
 import operator as python_operator
 from collections.abc import Callable, Sequence
@@ -15,8 +16,9 @@ import jax.numpy as jnp
 import torch
 from torch.fx.node import map_arg
 
+from . import config
 from .buffer import is_device_tensor, storage_nbytes
-from .errors import LoweringError
+from .errors import LoweringError, UnsupportedByProfile, said_by
 from .lowering import registry
 from .pending import value_of
 from .program import Builder, Ref
@@ -26,6 +28,7 @@ from .views import View, read
 if TYPE_CHECKING:
     from .profiles.rules import Profile
 
+RANDOM_NUMBER = "shakedown_random_number"  # in a node's meta: its number among the graph's random operators
 _RESTRIDE = (torch.ops.aten.as_strided.default,)
 
 
@@ -55,6 +58,7 @@ class GraphLowering:
         self.key = key
         self.random_operators = 0
         self._mutated: dict[torch.fx.Node, Any] = {}
+        self._begins: list[tuple[int, torch.fx.Node]] = []  # number of the first value of each node, ascending
 
     def mutations(self, placeholders: Sequence[torch.fx.Node]) -> dict[int, Ref]:
         """Number of each placeholder that the graph writes (its trailing ``copy_`` nodes) -> its new value."""
@@ -74,12 +78,32 @@ class GraphLowering:
             elif node.op == "get_attr":
                 env[node] = self._constant(graph, node)
             elif node.op == "call_function":
-                env[node] = self._node(node, env)
+                self._begins.append((self.builder.next_index(), node))
+                env[node] = self._blaming(node, env)
             elif node.op == "output":
                 return map_arg(node.args[0], env.__getitem__)
             else:
                 raise LoweringError(f"graph node of kind {node.op}: {node.format_node()}")
         raise LoweringError("graph without an output")
+
+    def _blaming(self, node: torch.fx.Node, env: dict[torch.fx.Node, Any]) -> Any:
+        """The node's value; whatever goes wrong names the node. (As in eager execution, a lowering may have a gap.)"""
+        try:
+            return self._node(node, env)
+        except UnsupportedByProfile:
+            raise
+        except LoweringError as error:
+            error.node = node  # of this graph, where a graph within it has blamed one of its own
+            raise
+        except Exception as error:
+            if config.STRICT_FALLBACK():
+                raise
+            raise LoweringError(f"{node.target}: {said_by(error)}", node) from error
+
+    def node_of(self, index: int) -> torch.fx.Node | None:
+        """The node that value number `index` of the program was made for."""
+        found = bisect.bisect_right(self._begins, index, key=lambda pair: pair[0])
+        return self._begins[found - 1][1] if found else None
 
     def _constant(self, graph: torch.fx.Graph, node: torch.fx.Node) -> Any:
         value = functools.reduce(getattr, str(node.target).split("."), graph.owning_module)
@@ -119,7 +143,7 @@ class GraphLowering:
             raise LoweringError(f"{target}: sizes that depend on data")
         extra: dict[str, Any] = {}
         if lowering.takes_key(args, kwargs):
-            extra["key"] = self._next_key()
+            extra["key"] = self._next_key(node)
         if lowering.takes_outputs:
             extra["outputs"] = outputs
         if lowering.takes_inputs:
@@ -147,10 +171,11 @@ class GraphLowering:
         self.builder.call(str(target), lowering.fn, tuple(given), kwargs, ())
         return [token, None]
 
-    def _next_key(self) -> Ref:
+    def _next_key(self, node: torch.fx.Node) -> Ref:
         if self.key is None:
             raise LoweringError("a random operator in a graph without a random key")
-        number = self.random_operators
+        # In a piece of a graph it keeps the number that it has in the whole one.
+        number = node.meta.get(RANDOM_NUMBER, self.random_operators)
         self.random_operators += 1
         return self.builder.call("fold_in", _fold_in, (self.key, number), {}, None)
 

@@ -105,7 +105,11 @@ class Program:
         with collecting() as demands:
             for step in self.steps:
                 demands.operator = step.name
-                values[step.to.index] = self._evaluate(step, value_of)
+                try:
+                    values[step.to.index] = self._evaluate(step, value_of)
+                except Exception as error:
+                    error.failing_step = step.to.index  # type: ignore[attr-defined]  # whoever splits a graph asks
+                    raise
         results = [values[r.index] for r in self.results]
         self.demands[:] = demands.stated
         if demands.stated:
@@ -190,6 +194,10 @@ class Builder:
 
     def _next(self) -> Ref:
         return Ref(len(self._parameters) + len(self._steps))
+
+    def next_index(self) -> int:
+        """Number of the value that comes next."""
+        return self._next().index
 
     def parameter(self, kind: Parameter) -> Ref:
         assert not self._steps, "parameters come before steps"
