@@ -13,11 +13,11 @@ import torch
 from typer.testing import CliRunner
 
 from shakedown import cli
+from shakedown.buckets import BadLengths, candidates, choose
 from shakedown.readiness import workload
 from shakedown.readiness.errors import BadInput
 from shakedown.readiness.operators_used import operators_used
 from shakedown.readiness.plan import support
-from shakedown.readiness.plan.buckets import candidates, choose
 from shakedown.readiness.plan.trace import Traced, trace
 
 from .support import TINY
@@ -292,9 +292,9 @@ def test_buckets_of_the_service_with_three_lengths() -> None:
     assert choose({96: 0.05, 240: 0.9, 480: 0.05}, 2).edges == (256, 512)
     assert choose({100: 1.0, 120: 1.0}, 2).edges == (128,)  # one program less for the same padding
     for shares, programs in (({}, 1), ({0: 1.0}, 1), ({8: 1.0}, 0), ({8: -1.0}, 1)):
-        with pytest.raises(BadInput):
+        with pytest.raises(BadLengths):
             choose(shares, programs)
-    with pytest.raises(BadInput, match="as long as the longest length, 200"):
+    with pytest.raises(BadLengths, match="as long as the longest length, 200"):
         choose({200: 1.0}, 1, edges=(128,))
 
 

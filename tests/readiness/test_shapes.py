@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from shakedown import cli
+from shakedown import buckets, cli, lengths
+from shakedown.buckets import BadLengths
 from shakedown.readiness import record, report, requirements, trial
 from shakedown.readiness.errors import BadInput, EvidenceError
 from shakedown.readiness.judge import shapes, step_cost
@@ -21,7 +22,6 @@ from shakedown.readiness.judge.graphs import GraphSummary, LedgerRow, Problem
 from shakedown.readiness.judge.results import Cell, CellResult, Outcome
 from shakedown.readiness.judge.shape_rows import Distribution, Tried
 from shakedown.readiness.judge.step_cost import Measured
-from shakedown.readiness.plan import buckets, lengths
 from shakedown.readiness.requirements import CaseDemand, Demanded, Requirements, Traffic
 
 from .support import TINY, InProcess
@@ -74,17 +74,17 @@ def test_lengths_are_read(
 )
 def test_a_mistake_in_a_file_of_lengths_is_told_with_its_place(tmp_path: Path, name: str, text: str, said: str) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(BadInput) as raised:
+    with pytest.raises(BadLengths) as raised:
         lengths.read(tmp_path / name)
     assert str(raised.value).removeprefix(f"{tmp_path}/").startswith(said)
     assert "\n" not in str(raised.value)
 
 
 def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="cannot read the lengths .*: No such file"):
+    with pytest.raises(BadLengths, match="cannot read the lengths .*: No such file"):
         lengths.read(tmp_path / "none.txt")
     (tmp_path / "b.txt").write_bytes(b"96\n\xff\xfe")
-    with pytest.raises(BadInput, match=r"b\.txt: not UTF-8"):
+    with pytest.raises(BadLengths, match=r"b\.txt: not UTF-8"):
         lengths.read(tmp_path / "b.txt")
 
 
@@ -184,7 +184,7 @@ def test_batch_sizes_have_programs_of_their_own() -> None:
     found = buckets.plan(traffic, max_programs=5, steps=10)
     assert found.sizes == (1, 4)
     assert [point.programs for point in found.curve] == [2, 4]
-    with pytest.raises(BadInput, match="a program for each of the batch sizes 1, 4"):
+    with pytest.raises(BadLengths, match="a program for each of the batch sizes 1, 4"):
         buckets.plan(traffic, max_programs=1, steps=10)
 
 
@@ -202,7 +202,7 @@ def test_no_bucket_is_longer_than_the_maximum_and_longer_requests_have_a_rule(ru
     assert {"refuse": "refused with an error", "truncate": "cut to 300", "compile": "about 2 s"}[
         rule
     ] in found.longer.text
-    with pytest.raises(BadInput, match="no request is as short as the maximum, 64"):
+    with pytest.raises(BadLengths, match="no request is as short as the maximum, 64"):
         buckets.plan(traffic, max_programs=2, steps=1000, maximum=64, rule="refuse")
 
 

@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from ... import buckets, lengths
+from ...buckets import BadLengths, BucketPlan, PlanPoint
 from ..errors import BadInput, EvidenceError
 from ..evidence import Frozen
-from ..plan import buckets, lengths
-from ..plan.buckets import BucketPlan, PlanPoint
 from ..requirements import Requirements, copied
 from .results import Cell, Finding
 from .shape_rows import Distribution, Rows, ShapeFamily, Tried
@@ -271,7 +271,7 @@ def _plan(
             cost=(lambda size, edge: paid.of(size, edge).seconds or 0.0) if not unknown else None,
             compile_seconds=paid.compiling.seconds if paid.compiling else None,
         )
-    except BadInput as error:
+    except BadLengths as error:
         notes.append(f"no plan: {error}")
         return None
 

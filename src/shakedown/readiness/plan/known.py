@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ...buckets import Buckets
 from .. import targets
 from ..evidence import Frozen
 from ..requirements import CaseDemand, Requirements
 from ..scan import Hit
-from .buckets import Buckets
 from .support import Placed
 from .trace import Call, Traced
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ...buckets import choose
 from ..requirements import CaseDemand, Requirements
-from .buckets import choose
 from .known import Known, Programs, Reason, lines_of, places_of, spelt
 from .trace import Call
 

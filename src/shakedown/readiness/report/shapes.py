@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ...buckets import PlanPoint
 from ..judge.shape_rows import ShapeFamily
 from ..judge.shapes import ShapeLedger
-from ..plan.buckets import PlanPoint
 from ..record import Record
 from .words import Section, Table, seconds, share, side_of
 

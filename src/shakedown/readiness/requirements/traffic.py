@@ -7,10 +7,10 @@ from typing import Literal
 
 from pydantic import Field
 
+from ...lengths import Lengths
 from ..errors import BadInput, EvidenceError
 from ..evidence import Frozen, write_atomic
 from ..plan import lengths
-from ..plan.lengths import Lengths
 
 
 class Traffic(Frozen):

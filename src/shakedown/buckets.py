@@ -2,8 +2,11 @@
 
 On a target with static shapes every length is a program of its own, so lengths are padded up to the edges of buckets. More
 buckets waste less and compile more. :func:`choose` finds, for a number of programs, the edges with the least expected
-padding; :func:`plan` weighs padding against compilation for every number of programs, with measured costs where there are any.
-Both are exact over their candidates.
+padding; :func:`plan` weighs padding against compilation for every number of programs, with measured costs where there are any;
+:func:`extended` adds edges to those that are there. All are exact over their candidates.
+
+The device (:mod:`shakedown.neuron.bucketed`) and the trial (the ledger of shapes, the forecast) plan with this one file, which
+imports neither torch nor JAX.
 """
 
 from __future__ import annotations
@@ -12,14 +15,22 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 import numpy as np
-
-from ..errors import BadInput
-from ..evidence import Frozen
+from pydantic import BaseModel, ConfigDict
 
 MULTIPLE = 128  # the width of the matrix unit's tiles on Trainium, and of most tiles elsewhere
 _MOST_CANDIDATES = 1024  # above it multiples are taken of 256, 512, ... instead, so that a plan takes seconds
 NEAR = 0.01  # more programs have to save so much (of all time, or of all computed positions) to be recommended
 Rule = Literal["refuse", "truncate", "compile"]
+
+
+class BadLengths(ValueError):
+    """Lengths, or a file of them, from which no buckets can be planned. The message says what is wrong with them."""
+
+
+class Frozen(BaseModel):
+    """A value that cannot change, and has no key that is not known; it is part of records, too."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Bucket(Frozen):
@@ -118,16 +129,16 @@ def choose(shares: Mapping[int, float], programs: int, edges: Iterable[int] | No
     taken.
 
     Raises:
-        BadInput: no length, a length below 1, a negative share, no program, or no candidate as long as the longest length.
+        BadLengths: no length, a length below 1, a negative share, no program, or no candidate as long as the longest length.
     """
     if not shares or min(shares) < 1 or min(shares.values()) < 0 or programs < 1:
-        raise BadInput("buckets need at least one length and one program; lengths start at 1, shares at 0")
+        raise BadLengths("buckets need at least one length and one program; lengths start at 1, shares at 0")
     lengths = sorted(shares)
     total = sum(shares.values())
     weights = {n: shares[n] / total if total else 1 / len(lengths) for n in lengths}
     allowed = sorted(set(candidates(lengths) if edges is None else edges))
     if not allowed or allowed[-1] < lengths[-1]:
-        raise BadInput(f"no bucket is as long as the longest length, {lengths[-1]}")
+        raise BadLengths(f"no bucket is as long as the longest length, {lengths[-1]}")
     table = _Table({(1, n): w for n, w in weights.items()}, allowed)
     chosen = table.best(programs, _positions)[-1]
     made: list[Bucket] = []
@@ -228,19 +239,21 @@ def plan(
         compile_seconds: seconds that each program costs once; None: not measured.
 
     Raises:
-        BadInput: no traffic, no request within `maximum`, or no program for each batch size.
+        BadLengths: no traffic, no request within `maximum`, or no program for each batch size.
     """
     total = sum(traffic.values())
     sizes = tuple(sorted({size for size, _ in traffic}))
     if not total or max_programs < len(sizes):
-        raise BadInput(f"a plan needs traffic, and a program for each of the batch sizes {', '.join(map(str, sizes))}")
+        raise BadLengths(
+            f"a plan needs traffic, and a program for each of the batch sizes {', '.join(map(str, sizes))}"
+        )
     above = {shape: weight for shape, weight in traffic.items() if 0 < maximum < shape[1]}
     served = {shape: weight / total for shape, weight in traffic.items() if shape not in above}
     if rule == "truncate":
         for (size, _), weight in above.items():
             served[size, maximum] = served.get((size, maximum), 0.0) + weight / total
     if not served:
-        raise BadInput(f"no request is as short as the maximum, {maximum}")
+        raise BadLengths(f"no request is as short as the maximum, {maximum}")
     weighed = cost is not None and compile_seconds is not None
     edges = candidates((length for _, length in served), maximum)
     table = _Table(served, edges)
