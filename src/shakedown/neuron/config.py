@@ -45,7 +45,8 @@ def _choice(*allowed: str) -> Callable[[str], str]:
 class Setting(Generic[T]):
     """One environment variable. ``setting()`` gives its value now; nothing is cached.
 
-    ``alias`` is TorchNeuron's variable of the same meaning, which counts where ours is not set.
+    ``alias`` is TorchNeuron's variable of the same meaning, which counts where ours is not set; ``opposite`` one that switches
+    off what ours switches on.
     """
 
     name: str
@@ -53,14 +54,16 @@ class Setting(Generic[T]):
     parse: Callable[[str], T]
     help: str
     alias: str | None = None
+    opposite: str | None = None
 
     def __call__(self) -> T:
-        for name in (self.name, self.alias):
+        for name in (self.name, self.alias, self.opposite):
             text = None if name is None else os.environ.get(name)
             if text is None:
                 continue
             try:
-                return self.parse(text)
+                value = self.parse(text)
+                return not value if name == self.opposite else value  # type: ignore[return-value]  # only flags have one
             except ValueError as allowed:
                 raise ConfigError(f"{name}={text!r} cannot be used: it must be {allowed}") from None
         return self.default
@@ -74,11 +77,39 @@ DEVICE = Setting(
 )
 CACHE_DIR = Setting(
     "SHAKEDOWN_CACHE_DIR",
-    Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "shakedown" / "executables",
+    Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "shakedown",
     Path,
-    "directory of the persistent executable cache",
+    "directory of the caches: compiled executables in executables/, captured graphs in precompile/",
+    alias="TORCH_NEURONX_NEFF_CACHE_DIR",
 )
-CACHE = Setting("SHAKEDOWN_CACHE", True, _flag, "keep compiled executables on disk between processes")
+CACHE = Setting(
+    "SHAKEDOWN_CACHE",
+    True,
+    _flag,
+    "keep compiled executables on disk between processes",
+    opposite="TORCH_NEURONX_NEFF_DISABLE_CACHE",
+)
+CACHE_LOCK_TIMEOUT = Setting(
+    "SHAKEDOWN_CACHE_LOCK_TIMEOUT",
+    1200,
+    _count,
+    "seconds to wait for another process that compiles the same program, before it is compiled here as well",
+    alias="TORCH_NEURONX_NEFF_CACHE_LOCK_TIMEOUT",
+)
+CACHE_MAX_SIZE = Setting(
+    "SHAKEDOWN_CACHE_MAX_SIZE_MB",
+    2048,
+    _count,
+    "MiB of executables on disk at most; the least recently used are removed above it",
+    alias="NEURON_COMPILATION_CACHE_MAX_SIZE_MB",
+)
+CACHE_MAX_ENTRIES = Setting(
+    "SHAKEDOWN_CACHE_MAX_ENTRIES",
+    50_000,
+    _count,
+    "files of executables on disk at most; the least recently used are removed above it",
+    alias="NEURON_COMPILATION_CACHE_MAX_ENTRIES",
+)
 PROFILE = Setting(
     "SHAKEDOWN_PROFILE",
     "native",
@@ -91,6 +122,13 @@ MAX_PLANS = Setting(
     _count,
     "operator programs kept in memory (about 1.2 MiB and four memory mappings each, of which Linux allows a process 65,530); "
     "the oldest half is dropped above it",
+)
+MAX_PIECES = Setting(
+    "SHAKEDOWN_MAX_PIECES",
+    64,
+    _count,
+    "programs at most that a graph of torch.compile is split into around operators that no program can hold; above it the "
+    "graph runs operator by operator",
 )
 STRICT_FALLBACK = Setting(
     "TORCH_NEURONX_FALLBACK_ONLY_FOR_UNIMPLEMENTED_OPS",
