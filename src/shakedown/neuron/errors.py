@@ -7,7 +7,11 @@ ShakedownError
 ├── LoweringError          an operator has no StableHLO form for these arguments: the caller falls back to the CPU
 ├── UnsupportedByProfile   the active support profile refuses what was asked for
 ├── UnsupportedCompileOption   torch.compile was asked for what the backend refuses
-└── GraphNotLowered        a captured graph cannot be compiled in full, and fallback_execution is off
+├── GraphNotLowered        a captured graph cannot be compiled in full, and fallback_execution is off
+└── BucketingError         a call cannot be padded to a bucket as asked
+    ├── TooLong                it is longer than the largest bucket, and such calls are to be refused
+    ├── TooManyPrograms        it would be one program more than `max_programs`
+    └── PaddingChangesResults  check=True: the padded call does not give what the unpadded one gives
 """
 
 from __future__ import annotations
@@ -58,3 +62,19 @@ def said_by(error: Exception) -> str:
     """``ValueError: the first line of its message``, for reasons."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else ''}"
+
+
+class BucketingError(ShakedownError, ValueError):
+    """A call of a ``bucketed`` function cannot be padded as asked. The message names the argument and what to give."""
+
+
+class TooLong(BucketingError):
+    """A request is longer than the largest bucket, and ``longer="error"``."""
+
+
+class TooManyPrograms(BucketingError):
+    """A call would be one program more than ``max_programs``. The message says in what it differs from those before."""
+
+
+class PaddingChangesResults(BucketingError):
+    """With ``check=True``: the padded call and the unpadded one differ. The message says by how much, and why, probably."""

@@ -14,7 +14,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Kind = Literal["execute", "fallback", "compile", "transfer", "synchronize", "flush"]
+# The last four are about torch.compile: an operator that a graph was split around, and what Dynamo decided.
+Kind = Literal[
+    "execute",
+    "fallback",
+    "compile",
+    "transfer",
+    "synchronize",
+    "flush",
+    "cache",
+    "bucket",
+    "split",
+    "break",
+    "recompile",
+    "limit",
+]
 NO_PHASE = ""
 DECOMPOSED = "decomposed"  # detail of an operator that runs through PyTorch's decomposition, as one program
 COMPOSITE = "composite"  # detail of one that calls other operators, which are counted as well

@@ -8,9 +8,14 @@ import torch
 
 from . import runtime
 from .buffer import contiguous_stride, template
+from .dtypes import in_buffers
 from .pending import Pending, value_of
 
 _CPU_KEY = torch._C.DispatchKey.CPU
+# A view is read with the storage around it, and cut out on the host, where that is little more: a copy on the device would be
+# a program for each size, stride and offset, such as those of an output that was padded to a bucket.
+_SMALL = 65_536  # bytes
+_SHARE = 4
 _set_metadata = torch.ops.aten.set_.source_Storage_storage_offset
 
 
@@ -74,6 +79,13 @@ def to_host(tensor: torch.Tensor, reason: str = "transfer") -> torch.Tensor:
     if tensor.numel() == 0:
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
     whole = tensor.numel() * tensor.dtype.itemsize == storage.nbytes() and is_dense(tensor)
+    lazy = tensor.is_conj() or tensor.is_neg()
+    if not (whole or lazy) and storage.nbytes() <= max(_SMALL, _SHARE * tensor.numel() * tensor.dtype.itemsize):
+        buffer = value_of(storage, reason)
+        if in_buffers(tensor.dtype) == buffer.dtype:
+            flat = runtime.download(buffer, tensor.dtype)
+            view = flat.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+            return view.clone(memory_format=torch.preserve_format)
     if not whole:
         tensor = tensor.clone(memory_format=torch.preserve_format)
     flat = runtime.download(value_of(tensor.untyped_storage(), reason), tensor.dtype)

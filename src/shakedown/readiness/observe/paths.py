@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 from .. import targets
 from ..evidence import PathRow
@@ -24,6 +24,7 @@ from ..targets import Observable, Target
 from .dispatched import Book, Rows, Watcher, plain_clock, timed
 from .lines_of_user import Lines, kept_with_graph
 
+_KINDS = get_args(PathRow.model_fields["kind"].annotation)  # the stream has others, which are about no operator
 Standing = Mapping[str, str]  # phase -> what to call the line of an operator that no frame of the workload asked for
 
 
@@ -77,7 +78,7 @@ class DeviceEvents:
         self.events.clear()
         with timed(rows):
             yield rows
-        rows += [_row(event) for event in self.events.snapshot()]
+        rows += [_row(event) for event in self.events.snapshot() if event["kind"] in _KINDS]
 
     @contextmanager
     def attributed(self, roots: Sequence[Path], standing: Standing | None = None) -> Iterator[Rows]:
@@ -93,6 +94,8 @@ class DeviceEvents:
 
         def happened(event: Any) -> None:
             seconds = event.duration_ns / 1e9
+            if event.kind not in _KINDS:
+                return
             if event.kind != "execute":
                 where = "host" if event.kind == "fallback" else "device"
                 key = (event.kind, event.name, event.phase, event.detail, where, lines.now(event.phase))
