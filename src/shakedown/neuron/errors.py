@@ -7,6 +7,7 @@ ShakedownError
 ├── LoweringError          an operator has no StableHLO form for these arguments: the caller falls back to the CPU
 ├── UnsupportedByProfile   the active support profile refuses what was asked for
 ├── UnsupportedCompileOption   torch.compile was asked for what the backend refuses
+├── UnsupportedStep        compile_step was given a step that cannot be one program
 ├── GraphNotLowered        a captured graph cannot be compiled in full, and fallback_execution is off
 └── BucketingError         a call cannot be padded to a bucket as asked
     ├── TooLong                it is longer than the largest bucket, and such calls are to be refused
@@ -52,6 +53,10 @@ class UnsupportedByProfile(ShakedownError, NotImplementedError):
 
 class UnsupportedCompileOption(ShakedownError):
     """``torch.compile(backend="neuron")`` was given an option that the backend refuses."""
+
+
+class UnsupportedStep(ShakedownError):
+    """``compile_step`` was given a step that cannot be one program. The message says why, and what to do instead."""
 
 
 class GraphNotLowered(ShakedownError):

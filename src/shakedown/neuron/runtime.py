@@ -16,10 +16,8 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
 import pickle
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -31,7 +29,7 @@ import numpy as np
 import torch
 from jax.experimental import serialize_executable
 
-from . import config, events
+from . import events, executables
 from .dtypes import CARRIER, in_buffers
 from .errors import ShakedownError
 
@@ -39,7 +37,6 @@ Array: TypeAlias = jax.Array
 
 _SHARED_ZEROS_LIMIT = 1 << 20  # bytes: zero buffers up to this size are made once per length and dtype, and shared
 
-_tracing = threading.local()
 _device: Any = None
 _forked = False
 
@@ -73,13 +70,7 @@ def start() -> None:
         return
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-    if config.CACHE():
-        directory = config.CACHE_DIR()
-        os.makedirs(directory, exist_ok=True)
-        jax.config.update("jax_compilation_cache_dir", str(directory))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    jax.monitoring.register_event_listener(_on_event)
+    executables.install()
     jax.monitoring.register_event_duration_secs_listener(_on_duration)
     _device = jax.devices()[0]
 
@@ -87,32 +78,20 @@ def start() -> None:
 # --- compiling ----------------------------------------------------------------------------------------------------------
 
 
-def _on_event(event: str, **_: Any) -> None:
-    if event == "/jax/compilation_cache/cache_hits":
-        _tracing.cache_hit = True
-
-
-def _on_duration(event: str, seconds: float, **_: Any) -> None:
+def _on_duration(event: str, seconds: float, *, fun_name: str = "", **_: Any) -> None:
     if event != "/jax/core/compile/backend_compile_duration":
         return
-    name = getattr(_tracing, "name", None)
-    hit, _tracing.cache_hit = getattr(_tracing, "cache_hit", False), False
-    if name is None:
-        return  # a computation of somebody else's, or a transfer of ours
-    _tracing.name = None
+    name, obtained = executables.program_of(fun_name), executables.last()
+    if name is None or obtained is None:
+        return  # a computation of somebody else's, or a transfer of ours; or the compiler refused
     duration = int(seconds * 1e9)
     events.record(
         "compile",
         name,
         start_ns=time.perf_counter_ns() - duration,
         duration_ns=duration,
-        detail="persistent-cache" if hit else "compiled",
+        detail=obtained.source,
     )
-
-
-def note_trace(name: str) -> None:
-    """Called while a program is traced: the compile that follows on this thread is `name`'s."""
-    _tracing.name = name
 
 
 _Holds: TypeAlias = Literal["arithmetic", "graph", "segment"]
@@ -131,10 +110,9 @@ def compile(run: Callable[..., Any], name: str, *, holds: _Holds, donate: Sequen
     """
 
     def program(*inputs: Array) -> Any:
-        note_trace(name)
         return run(*inputs)
 
-    program.__name__ = program.__qualname__ = "".join(c if c.isalnum() else "_" for c in name)
+    program.__name__ = program.__qualname__ = executables.module_name(name)
     return jax.jit(program, donate_argnums=tuple(donate), compiler_options=_OPTIONS[holds])
 
 
@@ -299,6 +277,11 @@ def number(value: Any) -> Any:
         known.clear()
     known[value] = found + 1
     return value
+
+
+def private_copy(buffer: Array) -> Array:
+    """A buffer of the same elements that nobody else refers to, so that a program may consume it."""
+    return jnp.array(buffer, copy=True)
 
 
 def host_scalar(tensor: torch.Tensor) -> Array:
