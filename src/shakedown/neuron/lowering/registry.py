@@ -50,6 +50,7 @@ class Lowering:
 
 _lowerings: dict[OpOverload, Lowering] = {}
 _composites: dict[OpOverload, Callable[..., Any]] = {}
+_of_libraries: dict[str, Callable[..., Any]] = {}  # by schema, since the operator may not exist yet
 
 
 def overload(name: str) -> OpOverload:
@@ -138,9 +139,31 @@ def composite(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     return register
 
 
+def lower_custom(schema: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the lowering of a library's own operator, ``torch.library.custom_op``, that graphs may hold.
+
+    `schema` is the operator's whole schema as PyTorch prints it: the library need not be imported, and a version of it
+    with another schema has no lowering. Eager execution runs the library's own kernel.
+
+    Raises:
+        ValueError: it has a lowering already.
+    """
+
+    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
+        if schema in _of_libraries:
+            raise ValueError(f"{schema} has two lowerings: {fn.__module__}.{fn.__qualname__} is the second")
+        _of_libraries[schema] = fn
+        return fn
+
+    return register
+
+
 def lowering_of(op: OpOverload) -> Lowering | None:
     """The lowering registered for just this overload."""
-    return _lowerings.get(op)
+    found = _lowerings.get(op)
+    if found is None and op.namespace != "aten" and (custom := _of_libraries.get(str(op._schema))) is not None:
+        return Lowering(op, custom, {})
+    return found
 
 
 def composite_of(op: OpOverload) -> Callable[..., Any] | None:
