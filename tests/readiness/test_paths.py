@@ -143,10 +143,10 @@ def test_a_library_below_the_folder_of_the_workload_is_not_the_workload(tmp_path
     assert Lines([built_in]).name(str(built_in / "cnn.py")) == "cnn.py"
 
 
-def test_a_compiled_graph_is_one_row_and_one_that_runs_by_operator_keeps_its_lines() -> None:
+def test_a_compiled_graph_is_one_row_and_what_runs_between_its_programs_keeps_its_lines() -> None:
     whole, recorder = Training(tiny, NEURON, (2, 8), compiled=True), paths.recorder(NEURON)
     parts = Training(leaving, NEURON, compiled=True)
-    with pytest.warns(UserWarning, match="operator by operator"):
+    with pytest.warns(UserWarning, match="splits graph"):
         parts.step(recorder)
     whole.step(recorder)
     with recorder.attributed(whole.roots) as rows:

@@ -58,7 +58,8 @@ class GraphLowering:
         self.key = key
         self.random_operators = 0
         self._mutated: dict[torch.fx.Node, Any] = {}
-        self._begins: list[tuple[int, torch.fx.Node]] = []  # number of the first value of each node, ascending
+        # Number of the first value of each node, ascending; None: of what belongs to no node.
+        self._begins: list[tuple[int, torch.fx.Node | None]] = []
 
     def mutations(self, placeholders: Sequence[torch.fx.Node]) -> dict[int, Ref]:
         """Number of each placeholder that the graph writes (its trailing ``copy_`` nodes) -> its new value."""
@@ -81,6 +82,7 @@ class GraphLowering:
                 self._begins.append((self.builder.next_index(), node))
                 env[node] = self._blaming(node, env)
             elif node.op == "output":
+                self._begins.append((self.builder.next_index(), None))
                 return map_arg(node.args[0], env.__getitem__)
             else:
                 raise LoweringError(f"graph node of kind {node.op}: {node.format_node()}")

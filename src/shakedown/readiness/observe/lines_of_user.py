@@ -82,7 +82,8 @@ class Lines:
         frame = sys._getframe(1)
         while frame is not None:
             file = frame.f_code.co_filename
-            if file.startswith("<eval_with_key>"):  # code that FX made of a graph, run operator by operator
+            # Code that FX made of a graph, run operator by operator; or one node of a graph, between two programs.
+            if file.startswith("<eval_with_key>") or frame.f_code.co_name == "run_node":
                 found = self._of_graph(frame)
                 if found:
                     return found, True
@@ -96,6 +97,9 @@ class Lines:
 
     def _of_graph(self, frame: FrameType) -> str:
         """The line that the node which `frame` runs was captured from; empty where FX keeps no such map (it is private)."""
+        for name in ("node", "n"):
+            if isinstance(node := frame.f_locals.get(name), torch.fx.Node):
+                return self._in_text(node.stack_trace or "")
         module = frame.f_locals.get("self")
         if not isinstance(module, torch.fx.GraphModule):
             return ""

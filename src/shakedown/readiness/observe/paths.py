@@ -28,6 +28,9 @@ _KINDS = get_args(PathRow.model_fields["kind"].annotation)  # the stream has oth
 Standing = Mapping[str, str]  # phase -> what to call the line of an operator that no frame of the workload asked for
 
 
+_KINDS = get_args(PathRow.model_fields["kind"].annotation)  # what else the device tells of is other evidence
+
+
 class Recorder(Protocol):
     """What observes the steps of one process."""
 
@@ -93,6 +96,8 @@ class DeviceEvents:
             last.call = (tally.name, key)
 
         def happened(event: Any) -> None:
+            if event.kind not in _KINDS:
+                return
             seconds = event.duration_ns / 1e9
             if event.kind not in _KINDS:
                 return

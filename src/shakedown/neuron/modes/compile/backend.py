@@ -15,8 +15,8 @@ from ...buffer import DEVICE
 from ...device import _start
 from ...lowering import registry
 from . import options as asked
-from .compiled import CompiledGraph
 from .options import Options
+from .split import Graph, asked_for_one_graph
 
 _numbers = itertools.count()
 
@@ -95,11 +95,18 @@ class _Compiler:
     def __init__(self, name: str, options: Options, *, moved: bool, results_on_device: bool = False) -> None:
         self.name, self.options = name, options
         self.moved, self.results_on_device = moved, results_on_device
+        self.one_graph = asked_for_one_graph()  # now: the backward pass may be compiled later
 
     def __call__(self, module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         if self.moved:
             _move_factories(module.graph)
-        graph = CompiledGraph(self.name, module, self.options, results_on_device=self.results_on_device)
+        graph = Graph(
+            self.name,
+            module,
+            self.options,
+            results_on_device=self.results_on_device,
+            one_graph=self.one_graph,
+        )
 
         def run(inputs: list[Any]) -> list[Any]:
             arguments = list(inputs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeAlias
@@ -11,9 +10,9 @@ from typing import Any, NoReturn, TypeAlias
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ... import events, profiles, rng, runtime
+from ... import config, events, profiles, rng, runtime
 from ...buffer import Template, template
-from ...errors import GraphNotLowered, LoweringError
+from ...errors import LoweringError, said_by
 from ...graph import GraphLowering
 from ...lowering import registry
 from ...lowering.checks import Demand
@@ -35,44 +34,36 @@ class CompiledGraph:
 
     Inputs may be CPU tensors, which are copied to the device, and back when the graph writes them. `results_on_device`:
     such a graph, captured for the CPU, keeps its results on the device. Otherwise they are where the capture has them.
+    `written`: example storages (``_cdata``) that something else writes after this graph, so that no result may share them.
+
+    Raises:
+        LoweringError: it cannot be one program; ``node`` is to blame, where there is one. A call raises the same where that
+            comes out for the inputs at hand, before anything has run (:class:`.split.Graph` knows what to do then).
     """
 
     def __init__(
-        self, name: str, module: torch.fx.GraphModule, options: Options, *, results_on_device: bool = False
+        self,
+        name: str,
+        module: torch.fx.GraphModule,
+        options: Options,
+        *,
+        results_on_device: bool = False,
+        written: frozenset[int] = frozenset(),
     ) -> None:
         graphs.add(self)
         self.name, self.module, self.options = name, module, options
-        self.results_on_device = results_on_device
+        self.results_on_device, self.written = results_on_device, written
         self.profile = profiles.active  # for good: another profile gets graphs of its own
         self.placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
         self.tally = events.tally(f"graph::{name}")
-        self.random = any(
-            isinstance(n.target, torch._ops.OpOverload)
-            and (found := registry.lowering_of(n.target)) is not None
-            and found.takes_key(n.args, n.kwargs)
-            for n in module.graph.nodes
-        )
+        self.random = any(map(is_random, module.graph.nodes))
         self.programs: dict[Any, tuple[Callable[..., Any], list[int], list[_Output], Program]] = {}
-        self.by_operator = False
         # Lower once for the captured layouts, so that an operator without a lowering is known at compile time.
         views = [View.of(v) if isinstance(v := n.meta.get("val"), torch.Tensor) else None for n in self.placeholders]
-        try:
-            self._lower(views)
-        except LoweringError as error:
-            self._give_up(error.reason)
+        self._lower(views)
 
-    def _give_up(self, reason: str) -> None:
-        if not self.options.fallback_execution:
-            raise GraphNotLowered(
-                f'backend "neuron" cannot make one program of graph {self.name}, and fallback_execution is off: {reason}'
-            )
-        warnings.warn(
-            f'backend "neuron" runs graph {self.name} operator by operator, because it cannot be one program: {reason}',
-            stacklevel=2,
-        )
-        self.by_operator = True
-
-    def __call__(self, arguments: list[Any]) -> list[Any]:
+    def __call__(self, arguments: list[Any], random_key: Any = None) -> list[Any]:
+        """Run the graph; `random_key` is the whole graph's where this one is a piece of it."""
         key: list[Any] = []
         buffers: list[Any] = []
         hosts: dict[int, torch.Tensor] = {}
@@ -87,10 +78,8 @@ class CompiledGraph:
             else:
                 # None is the token that orders operators with effects; nothing reads it.
                 buffers.append(runtime.number(0 if value is None else value))
-        if self.by_operator:
-            return self.module(*arguments)
         if self.random:
-            buffers.append(rng.next_key())
+            buffers.append(rng.next_key() if random_key is None else random_key)
         found = self.programs.get(tuple(key))
         start_ns = time.perf_counter_ns() if events.listening else 0
         if found is None:
@@ -100,11 +89,12 @@ class CompiledGraph:
                 run = runtime.compile(program, program.name, holds="graph")
                 try:
                     results = run(*buffers)
-                    if self.profile is not None:
-                        self.profile.announce()
-                except LoweringError as error:
-                    self._give_up(error.reason)
-                    return self.module(*arguments)
+                except Exception as error:
+                    for i, host in hosts.items():
+                        arguments[i] = host
+                    self._blame(error)
+                if self.profile is not None:
+                    self.profile.announce()
             self.programs[tuple(key)] = run, mutated, outputs, program
         else:
             run, mutated, outputs, program = found
@@ -125,6 +115,16 @@ class CompiledGraph:
                     hosts[number].copy_(arguments[number])
         fresh = results[len(mutated) :]
         return [make(arguments, fresh) for make in outputs]
+
+    def _blame(self, error: Exception) -> NoReturn:
+        """Raise `error` of a first run: as a LoweringError that names the node, if it came from tracing a lowering."""
+        step = getattr(error, "failing_step", None)
+        if step is None or (config.STRICT_FALLBACK() and not isinstance(error, LoweringError)):
+            raise error
+        node = self.origin(step)
+        if isinstance(error, LoweringError):
+            raise LoweringError(error.reason, node) from None
+        raise LoweringError(f"its lowering fails: {said_by(error)}", node) from error
 
     def _refuse(self, arguments: list[Any], broken: Demand) -> NoReturn:
         """Raise for data that an operator of the graph does not accept, before anything is put in place.
@@ -149,6 +149,7 @@ class CompiledGraph:
         values = [builder.read(p, v) if v is not None else p for p, v in zip(parameters, views)]
         lowering = GraphLowering(builder, key, self.profile)
         returned = lowering.run(self.module.graph, values)
+        self.origin = lowering.node_of
         output_node = next(n for n in self.module.graph.nodes if n.op == "output")
         results: list[Ref] = []
         mutated: list[int] = []
@@ -169,7 +170,7 @@ class CompiledGraph:
         kept = {
             e.untyped_storage()._cdata: i
             for i, e in enumerate(examples)
-            if isinstance(e, torch.Tensor) and i not in mutated
+            if isinstance(e, torch.Tensor) and i not in mutated and e.untyped_storage()._cdata not in self.written
         }
         first = len(results)
         outputs: list[_Output] = []
@@ -191,6 +192,12 @@ class CompiledGraph:
             if example.device.type == "cpu" and not self.results_on_device:
                 outputs[-1] = _on_host(outputs[-1])
         return outputs
+
+
+def is_random(node: torch.fx.Node) -> bool:
+    """Whether this operator of a graph draws from the device's random stream."""
+    found = registry.lowering_of(node.target) if isinstance(node.target, torch._ops.OpOverload) else None
+    return found is not None and found.takes_key(node.args, node.kwargs)
 
 
 def _constant(value: Any) -> _Output:
