@@ -110,6 +110,12 @@ CACHE_MAX_ENTRIES = Setting(
     "files of executables on disk at most; the least recently used are removed above it",
     alias="NEURON_COMPILATION_CACHE_MAX_ENTRIES",
 )
+PRECOMPILE = Setting(
+    "SHAKEDOWN_PRECOMPILE",
+    False,
+    _flag,
+    "torch.compile keeps what it has traced, so that a new process runs it without tracing (docs/caches.md: what it costs)",
+)
 PROFILE = Setting(
     "SHAKEDOWN_PROFILE",
     "native",
@@ -212,3 +218,16 @@ def environment_of_compiler() -> dict[str, str]:
     """
     off = {name: "0" for name in (ADAPTIVE.name, ADAPTIVE.alias, CACHE.name) if name is not None}
     return {**os.environ, **off, DEVICE.name: "rehearsal"}
+
+
+def compiler_variables() -> list[str]:
+    """The variables that XLA and its plugins read by themselves, as they are set: words of the executables' keys.
+
+    What only makes XLA write files for people to read (``--xla_dump_*``) is left out.
+    """
+    words = []
+    for name in ("XLA_FLAGS", "TF_XLA_FLAGS", "LIBTPU_INIT_ARGS", "NEURON_CC_FLAGS"):
+        for flag in sorted(os.environ.get(name, "").split()):
+            if not flag.startswith("--xla_dump_"):
+                words.append(f"{name}:{flag}")
+    return words

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
+from . import cache as cache  # torch.neuron.cache
 from . import events
 from .autoload import DEVICE_NAME
 from .modes import adaptive

@@ -23,6 +23,7 @@ Kind = Literal[
     "synchronize",
     "flush",
     "cache",
+    "precompile",
     "bucket",
     "split",
     "break",

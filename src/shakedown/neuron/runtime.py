@@ -81,17 +81,12 @@ def start() -> None:
 def _on_duration(event: str, seconds: float, *, fun_name: str = "", **_: Any) -> None:
     if event != "/jax/core/compile/backend_compile_duration":
         return
-    name, obtained = executables.program_of(fun_name), executables.last()
-    if name is None or obtained is None:
+    obtained = executables.last()
+    if executables.installed() and (obtained is None or obtained.name is None):
         return  # a computation of somebody else's, or a transfer of ours; or the compiler refused
+    name, source = (fun_name, "compiled") if obtained is None else (obtained.name or fun_name, obtained.source)
     duration = int(seconds * 1e9)
-    events.record(
-        "compile",
-        name,
-        start_ns=time.perf_counter_ns() - duration,
-        duration_ns=duration,
-        detail=obtained.source,
-    )
+    events.record("compile", name, start_ns=time.perf_counter_ns() - duration, duration_ns=duration, detail=source)
 
 
 _Holds: TypeAlias = Literal["arithmetic", "graph", "segment"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 from ..fault import By, Recipe, fault
@@ -14,6 +13,7 @@ _GROUP: Final = "time, memory, cache"
 _SERIES = Recipe(demand={"timing.steps": "24"})
 _CLOCK = Recipe("plain", cases=("4x6",), demand={"timing.scaling_tolerance": "0.1"})
 _WARM = Recipe("plain", cases=("4x6",), warm=True, share=False)
+_STORE = "shakedown.neuron.cache.store"
 _HELD: list[Any] = []
 
 
@@ -131,25 +131,32 @@ def host_leak(device: Device) -> None:
 @fault(By("cache-not-warm"), group=_GROUP, recipe=_WARM)
 def cache_never_hits(device: Device) -> None:
     """Compiled programs are written to the cache and never found there."""
-    device.patch(
-        "jax._src.compilation_cache", "get_executable_and_time", lambda get: lambda *args, **kwargs: (None, None)
-    )
+    device.patch(_STORE, "Store.get", lambda get: lambda store, digest: None)
 
 
 @fault(By("cache-not-warm", "0 files"), group=_GROUP, recipe=_WARM)
 def cache_not_kept(device: Device) -> None:
     """Compiled programs are not written to the cache."""
-    device.patch("jax._src.compilation_cache", "put_executable_and_time", lambda put: lambda *args, **kwargs: None)
+    device.patch(_STORE, "Store._open", lambda _: _no_disk)
+
+
+def _no_disk(store: Any) -> None:
+    raise OSError("no disk")
 
 
 @fault(By("mismatch(output)", phase="forward"), group=_GROUP, recipe=_WARM)
 def stale_cache_entry(device: Device) -> None:
     """A warm cache gives the program of another operator."""
-    folder = device.environment.get("SHAKEDOWN_CACHE_DIR")
-    names = ("jit_aten_hypot", "jit_aten_atan2")
-    found = [sorted(Path(folder).rglob(f"{name}-*-cache")) for name in names] if folder else []
-    if all(found) and found:
-        one, other = found[0][0], found[1][0]
-        first, second = one.read_bytes(), other.read_bytes()
-        one.write_bytes(second)
-        other.write_bytes(first)
+
+    def make(get: Any) -> Any:
+        def wrong(store: Any, digest: str) -> Any:
+            found = get(store, digest)
+            other = {"aten.hypot": "aten.atan2", "aten.atan2": "aten.hypot"}.get(found[0].name) if found else None
+            for entry in store.entries() if other else ():
+                if entry.header.name == other and entry.header.kind == found[0].kind == "executable":
+                    return found[0], get(store, entry.header.digest)[1]
+            return found
+
+        return wrong
+
+    device.patch(_STORE, "Store.get", make)
