@@ -1,0 +1,415 @@
+"""``compile_step``: forward, backward and the optimizer's update as one program.
+
+Dynamo captures the loss, with its guards; a :class:`_Captured` takes what it captured, and makes a program of the whole step
+for each arrangement of parameters, optimizer options, state and gradients that it is called with.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import warnings
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from ... import profiles
+from ...buffer import is_device_tensor
+from ...device import _start
+from ...errors import UnsupportedStep, said_by
+from ...lowering.checks import Demand
+from .. import adaptive
+from .step_program import StepGraph
+from .step_trace import NeedsTheNumber, Path, Recipe, StateKey, Subject, number_at, trace
+
+MANY_SHAPES = 8  # from which on it is worth saying that inputs can be padded to fewer
+_numbers = itertools.count()
+
+
+def compile_step(
+    model: torch.nn.Module,
+    loss_fn: Callable[..., Any] | None,
+    optimizer: torch.optim.Optimizer,
+    *,
+    clip_grad_norm: float | None = None,
+    accumulate: int = 1,
+    before_update: Callable[[list[Tensor]], Any] | None = None,
+    keep_gradients: bool = False,
+    max_programs: int = 32,
+    name: str = "model_default",
+) -> TrainingStep:
+    """A callable ``step(*batch) -> loss`` that trains `model` by one step, as one program for each shape of batch.
+
+    Args:
+        model: on the device.
+        loss_fn: ``loss_fn(model, *batch)`` gives the loss, a 0-d tensor, or a tuple that starts with it. None: the model
+            returns it itself, or an object whose ``loss`` it is.
+        optimizer: over parameters of `model`. It keeps its state and its options: schedulers, ``state_dict`` and
+            ``load_state_dict`` work between steps.
+        clip_grad_norm: what ``torch.nn.utils.clip_grad_norm_`` limits the gradients' norm to.
+        accumulate: so many calls make one update, each with its share of the loss; ``p.grad`` holds the sum in between.
+        before_update: called once, while a program is made, with the optimizer's parameters, their gradients in ``.grad``:
+            what it computes with them becomes part of the program.
+        keep_gradients: ``p.grad`` holds the gradients of the last update until the next call. It costs their memory.
+        max_programs: shapes of batches at most.
+        name: of its programs.
+
+    Raises:
+        UnsupportedStep: when it is called, the step cannot be one program; or at once, the optimizer is none of PyTorch's
+            kind, or needs a closure.
+        TypeError, ValueError: an argument cannot be used.
+    """
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"compile_step needs a torch.optim.Optimizer, not {type(optimizer).__name__}")
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise UnsupportedStep(
+            f"{type(optimizer).__name__} evaluates the loss several times in a step (it needs a closure): compile the loss "
+            'alone, torch.compile(model, backend="neuron"), and pass the closure to optimizer.step'
+        )
+    if type(accumulate) is not int or accumulate < 1:
+        raise ValueError(f"accumulate is a number of calls, 1 or more, not {accumulate!r}")
+    if type(max_programs) is not int or max_programs < 1:
+        raise ValueError(f"max_programs is a number of programs, 1 or more, not {max_programs!r}")
+    if clip_grad_norm is not None and not clip_grad_norm > 0:
+        raise ValueError(f"clip_grad_norm is a norm above zero, not {clip_grad_norm!r}")
+    return TrainingStep(
+        model, loss_fn, optimizer, clip_grad_norm, accumulate, before_update, keep_gradients, max_programs, name
+    )
+
+
+class TrainingStep:
+    """What :func:`compile_step` returns. ``keep_gradients`` may be set between calls."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        loss_fn: Callable[..., Any] | None,
+        optimizer: torch.optim.Optimizer,
+        clip_grad_norm: float | None,
+        accumulate: int,
+        before_update: Callable[[list[Tensor]], Any] | None,
+        keep_gradients: bool,
+        max_programs: int,
+        name: str,
+    ) -> None:
+        _start()
+        self.model, self.optimizer = model, optimizer
+        self.clip_grad_norm, self.accumulate, self.before_update = clip_grad_norm, accumulate, before_update
+        self.keep_gradients, self.max_programs, self.name = keep_gradients, max_programs, name
+        self.calls = 0  # since the last update
+        self.captured = 0  # shapes of batches
+        self.placed: dict[int, Tensor] = {}  # gradients that the last step left to be looked at, by id of the parameter
+        self.varying: set[tuple[str, int | None]] = set()  # options that have changed, and are inputs since
+        self.constant: set[tuple[str, int | None]] = set()  # options by whose value the optimizer decides
+        self.options: Any = None  # the numbers among the options at the last call
+
+        # A frame of this package would be skipped by Dynamo, so that there is none between it and the user's code.
+        loss = model if loss_fn is None else functools.partial(loss_fn, model)
+        self._loss = torch.compile(
+            loss, backend=self._backend, fullgraph=True, dynamic=False, recompile_limit=max_programs
+        )
+
+    def __call__(self, *batch: Any, **named: Any) -> Any:
+        """One step on `batch`; what the loss function returns, detached.
+
+        Raises:
+            UnsupportedStep: it cannot be one program.
+            IndexError, RuntimeError...: the data are not what an operator accepts; nothing has changed then.
+        """
+        if not torch.is_grad_enabled():
+            raise RuntimeError(
+                "a training step needs gradients, and they are off here (torch.no_grad or inference_mode)"
+            )
+        try:
+            result = self._loss(*batch, **named)
+            return result if isinstance(result, (Tensor, tuple)) else result.loss
+        except torch._dynamo.exc.FailOnRecompileLimitHit as error:
+            raise UnsupportedStep(
+                f"compile_step has made programs for {self.captured} shapes of batches, and max_programs is "
+                f"{self.max_programs}: pad the batches to a few sizes (torch.neuron.bucketed does), or raise max_programs"
+            ) from error
+        except torch._dynamo.exc.Unsupported as error:
+            raise UnsupportedStep(
+                f"the loss cannot be captured as one graph, so the step cannot be one program: {_first_line(error)}. "
+                'torch.compile(model, backend="neuron") with the optimizer outside allows graph breaks'
+            ) from error
+
+    def _backend(self, module: torch.fx.GraphModule, examples: Any) -> _Captured:
+        self.captured += 1
+        if self.captured == MANY_SHAPES and self.max_programs > MANY_SHAPES:
+            warnings.warn(
+                f"compile_step makes a program for each shape of batch, and this is number {self.captured}: "
+                "torch.neuron.bucketed pads inputs to a few sizes",
+                stacklevel=2,
+            )
+        return _Captured(self, module)
+
+    def parameters(self) -> list[Tensor]:
+        """The optimizer's, group by group."""
+        return [p for group in self.optimizer.param_groups for p in group["params"]]
+
+    def number_paths(self) -> list[Path]:
+        """The options that are inputs of the program: learning rates, tensors, and what has changed before."""
+        found: list[Path] = []
+        for g, group in enumerate(self.optimizer.param_groups):
+            for option, value in group.items():
+                parts = enumerate(value) if isinstance(value, (tuple, list)) and option != "params" else [(None, value)]
+                for place, part in parts if option != "params" else ():
+                    is_number = (
+                        type(part) is float or (type(part) is int and option == "lr") or isinstance(part, Tensor)
+                    )
+                    spot = (option, place)
+                    if is_number and spot not in self.constant:
+                        if option == "lr" or isinstance(part, Tensor) or spot in self.varying:
+                            found.append((g, *spot))
+        return found
+
+    def watch_options(self) -> None:
+        """Make inputs of the numbers among the options that are not what they were at the last call."""
+        now = {
+            (g, option, place): part
+            for g, group in enumerate(self.optimizer.param_groups)
+            for option, value in group.items()
+            if option != "params"
+            for place, part in (enumerate(value) if isinstance(value, (tuple, list)) else [(None, value)])
+            if type(part) is float
+        }
+        if self.options is not None and now != self.options:
+            self.varying |= {key[1:] for key, part in now.items() if self.options.get(key, part) != part}
+        self.options = now
+
+
+def _first_line(error: Exception) -> str:
+    return said_by(error).split(": ", 1)[-1]
+
+
+class _Captured:
+    """A captured loss, and the programs of the steps that are made with it."""
+
+    def __init__(self, owner: TrainingStep, module: torch.fx.GraphModule) -> None:
+        self.owner, self.module = owner, module
+        self.programs: dict[Any, tuple[StepGraph, Any]] = {}
+
+    def __call__(self, *inputs: Any) -> list[Tensor]:
+        owner = self.owner
+        optimizer = owner.optimizer
+        parameters = owner.parameters()
+        for p in parameters:
+            if owner.placed and p.grad is not None and owner.placed.get(id(p)) is p.grad:
+                p.grad = None
+        owner.placed = {}
+        owner.watch_options()
+        updates = owner.calls + 1 >= owner.accumulate
+        found = self._find(list(inputs), parameters, updates)
+        if found is None:
+            found = self._make(list(inputs), parameters, updates)
+        graph, traced, subject, numbers = found
+        results, broken = graph(subject.tensors(), numbers)
+        if broken is not None:
+            self._refuse(inputs, broken)
+        outputs, rest = results[: traced.outputs], results[traced.outputs :]
+        for (number, option), value in zip(traced.fresh, rest):
+            optimizer.state[parameters[number]][option] = value
+        kept = dict(zip(traced.gradients, rest[len(traced.fresh) :]))
+        for number, p in enumerate(parameters):
+            if updates:
+                p.grad = kept.get(number)
+                if p.grad is not None:
+                    owner.placed[id(p)] = p.grad
+            elif number in kept:
+                p.grad = kept[number]
+        owner.calls = 0 if updates else owner.calls + 1
+        if updates:
+            optimizer._opt_called = True  # type: ignore[attr-defined]  # what schedulers ask before they warn
+        return outputs
+
+    # --- finding the program --------------------------------------------------------------------------------------------
+
+    def _subject(self, inputs: list[Tensor], parameters: list[Tensor]) -> Subject:
+        optimizer = self.owner.optimizer
+        number_of = {id(p): i for i, p in enumerate(parameters) if p.requires_grad}
+        of_input = [number_of.get(id(t)) for t in inputs]
+        gradients = [i for i, p in enumerate(parameters) if p.grad is not None]
+        taken = {i for i in of_input if i is not None}
+        more = [i for i in gradients if i not in taken]
+        taken.update(more)
+        states: list[StateKey] = []
+        known = optimizer.state
+        for i in sorted(taken):
+            if parameters[i] in known:
+                states += [(i, k) for k, v in known[parameters[i]].items() if isinstance(v, Tensor)]
+        return Subject(optimizer, parameters, inputs, of_input, more, states, gradients, self.owner.number_paths())
+
+    def _key(self, subject: Subject, updates: bool) -> tuple[Any, list[int], list[int]]:
+        """(what the program is specialised on; 0-d state tensors; which of those are equal)."""
+        tensors = subject.tensors()
+        first = len(subject.inputs) + len(subject.more)
+        counters, same = [], []
+        classes: dict[Any, int] = {}
+        for i in range(first, first + len(subject.states)):
+            t = tensors[i]
+            if t.dim() == 0:
+                counters.append(i)
+                value = (t.dtype, t.item()) if t.device.type == "cpu" else i
+                same.append(classes.setdefault(value, len(classes)))
+        options = tuple(
+            (option, value if _hashable(value) else repr(value))
+            for g, group in enumerate(subject.optimizer.param_groups)
+            for option, value in group.items()
+            if option != "params"
+            for value in [_without_numbers(g, option, value, subject.numbers)]
+        )
+        seats: dict[Any, int] = {}
+        layouts = tuple(
+            (t.dtype, t.storage_offset(), t.stride(), t.shape, seats.setdefault(t.untyped_storage()._cdata, len(seats)))
+            for t in tensors
+        )
+        key = (
+            *(tuple(subject.of_input), tuple(subject.more), tuple(subject.states), tuple(subject.gradients)),
+            *(tuple(subject.numbers), options, layouts, tuple(same), updates, self.owner.keep_gradients),
+            id(profiles.active),
+            tuple(len(g["params"]) for g in subject.optimizer.param_groups),
+        )
+        return key, counters, same
+
+    def _find(self, inputs: list[Tensor], parameters: list[Tensor], updates: bool) -> Any:
+        subject = self._subject(inputs, parameters)
+        key, _, _ = self._key(subject, updates)
+        found = self.programs.get(key)
+        return None if found is None else (*found, subject, self._values(subject))
+
+    def _values(self, subject: Subject) -> list[float]:
+        groups = subject.optimizer.param_groups
+        values = [number_at(groups, path) for path in subject.numbers]
+        return [float(v.item() if isinstance(v, Tensor) else v) for v in values]
+
+    def _make(self, inputs: list[Tensor], parameters: list[Tensor], updates: bool) -> Any:
+        """A new program for these inputs."""
+        owner = self.owner
+        self._check(inputs, parameters)
+        recipe = Recipe(updates, owner.accumulate, owner.keep_gradients, owner.clip_grad_norm, owner.before_update)
+        begun: list[Tensor] = []
+        try:
+            if updates:
+                begun = self._begin_state(inputs, parameters)
+            while True:
+                subject = self._subject(inputs, parameters)
+                try:
+                    traced = trace(self.module, subject, recipe)
+                except NeedsTheNumber:
+                    spots = {path[1:] for path in subject.numbers}
+                    if spots <= {("lr", None)}:
+                        raise
+                    owner.constant |= spots - {("lr", None)}
+                    continue
+                idle = [i for i in traced.without_gradient if any(p is parameters[i] for p in begun)]
+                if not idle:
+                    break
+                for i in idle:  # the loss does not depend on it, so its optimizer has nothing to keep
+                    del owner.optimizer.state[parameters[i]]
+                    begun = [p for p in begun if p is not parameters[i]]
+            key, counters, same = self._key(subject, updates)
+            graph = StepGraph(f"{owner.name}_{next(_numbers)}_step".lower(), traced, subject, same, counters)
+        except NeedsTheNumber as error:
+            self._forget(begun)
+            raise UnsupportedStep(
+                f"{type(owner.optimizer).__name__} decides by a number that is computed in the step ({error}): make the "
+                "optimizer with capturable=True where it has that, or leave it outside of the compiled part"
+            ) from error
+        except BaseException:
+            self._forget(begun)
+            raise
+        while len(self.programs) >= owner.max_programs:
+            self.programs.pop(next(iter(self.programs)))
+        self.programs[key] = graph, traced
+        return graph, traced, subject, self._values(subject)
+
+    def _forget(self, begun: list[Tensor]) -> None:
+        for p in begun:
+            self.owner.optimizer.state.pop(p, None)
+
+    def _begin_state(self, inputs: list[Tensor], parameters: list[Tensor]) -> list[Tensor]:
+        """Have the optimizer make its state before the first step, so that this step's program serves all that follow.
+
+        PyTorch's optimizers do it in a method of their own, which takes a group and lists to fill. Where there is none, the
+        first step has a program to itself. Returns the parameters that have state now.
+        """
+        optimizer = self.owner.optimizer
+        begin = getattr(optimizer, "_init_group", None)
+        taken = {id(t) for t in inputs} | {id(p) for p in parameters if p.grad is not None}
+        new = [p for p in parameters if id(p) in taken and p.requires_grad and not optimizer.state.get(p)]
+        if begin is None or not new:
+            return []
+        lists = list(inspect.signature(begin).parameters)[1:]
+        held = [(p, p.grad) for p in parameters]
+        try:
+            for p in parameters:
+                p.grad = None
+            for p in new:
+                p.grad = torch.zeros_like(p)
+            with torch.no_grad():
+                for group in optimizer.param_groups:
+                    begin(group, *([] for _ in lists))
+                    if type(optimizer) is torch.optim.SGD and group["momentum"] and not group["dampening"]:
+                        # Its first step stores the gradient itself, which is what a buffer of zeros becomes.
+                        for p in group["params"]:
+                            if p.grad is not None:
+                                optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
+        finally:
+            for p, grad in held:
+                p.grad = grad
+        return [p for p in new if optimizer.state.get(p)]
+
+    # --- refusing -------------------------------------------------------------------------------------------------------
+
+    def _check(self, inputs: list[Tensor], parameters: list[Tensor]) -> None:
+        optimizer = self.owner.optimizer
+        for i, p in enumerate(parameters):
+            if not is_device_tensor(p):
+                raise UnsupportedStep(
+                    f"parameter {i} of the optimizer is on {p.device}: move the model to the device before the optimizer "
+                    "is made"
+                )
+            if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):
+                raise UnsupportedStep(
+                    f"parameter {i} of the optimizer has a hook on its gradient, which a compiled step would not call: "
+                    "use before_update"
+                )
+        if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+            raise UnsupportedStep(
+                f"{type(optimizer).__name__} has hooks around its step, which a compiled step would not call: use "
+                "before_update, or call them yourself"
+            )
+        for t in inputs:
+            if not isinstance(t, Tensor):
+                raise UnsupportedStep(f"the captured loss takes a {type(t).__name__}: pass tensors")
+
+    def _refuse(self, inputs: Any, broken: Demand) -> NoReturn:
+        """Raise what the loss raises for these data in eager execution; nothing has been put in place."""
+        where = f"(in {broken.operator} of a compiled step)"
+        adaptive.flush("compiled step")
+        try:
+            with torch.no_grad():
+                self.module(*(t.clone() for t in inputs))
+            adaptive.flush("compiled step")
+        except (IndexError, ValueError, RuntimeError) as error:
+            raise type(error)(f"{error} {where}") from None
+        raise broken.error(f"{broken.message} {where}")
+
+
+def _hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _without_numbers(group: int, option: str, value: Any, numbers: list[Path]) -> Any:
+    if isinstance(value, (tuple, list)):
+        return tuple(None if (group, option, i) in numbers else part for i, part in enumerate(value))
+    return None if (group, option, None) in numbers else value

@@ -1,0 +1,363 @@
+"""The program of a traced step: what the host computes for it, what it consumes, and running it."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx.node import map_arg
+
+from ... import events, profiles, rng, runtime
+from ...buffer import Template, template
+from ...errors import LoweringError, UnsupportedStep
+from ...graph import GraphLowering
+from ...graph_higher_order import is_random
+from ...lowering.checks import Demand
+from ...lowering.numbers import ON_NUMBERS, keep_unless
+from ...pending import Pending, value_of
+from ...program import Builder, Program, Ref
+from ...transfer import to_device
+from ...views import View
+from ..adaptive.interrupts import HeldBack
+from .compiled import graphs
+from .step_trace import Subject, Traced
+
+_READ = torch.ops.aten._local_scalar_dense.default
+_ONLY = "step"  # the key of the one program, where :mod:`..costs` looks for it
+_SYMBOLIC = (torch.SymFloat, torch.SymInt, torch.SymBool)
+
+
+class _Lowering(GraphLowering):
+    """Also inlines arithmetic on numbers (``torch.SymFloat``); leaves out what nobody needs or the host has computed."""
+
+    def __init__(
+        self, needed: set[Any], known: dict[Any, Ref], builder: Builder, key: Ref | None, profile: Any
+    ) -> None:
+        super().__init__(builder, key, profile)
+        self.needed, self.known = needed, known
+
+    def _node(self, node: torch.fx.Node, env: dict[torch.fx.Node, Any]) -> Any:
+        if node in self.known:
+            return self.known[node]
+        if node not in self.needed:
+            return None
+        if isinstance(node.meta.get("val"), _SYMBOLIC):
+            target = ON_NUMBERS.get(node.target)
+            if target is None or node.kwargs:
+                raise LoweringError(f"{node.target} of numbers", node)
+            args = map_arg(node.args, env.__getitem__)
+            return self.builder.call(f"number.{node.name}", target, tuple(args), {}, None)
+        return super()._node(node, env)
+
+
+def _closure(roots: Sequence[Any], stop: Callable[[Any], bool] = lambda _: False) -> set[Any]:
+    """`roots` and every node that they depend on, not looking beyond those that `stop`."""
+    seen: set[Any] = set()
+    waiting = list(roots)
+    while waiting:
+        node = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            if not stop(node):
+                waiting.extend(node.all_input_nodes)
+    return seen
+
+
+class _Host:
+    """The arithmetic that an optimizer does on the host: its counters of steps, and what it reads of them.
+
+    Counters of equal value share one computation, since an optimizer has one for each parameter. ``same`` says which do.
+    """
+
+    def __init__(self, traced: Traced, counters: list[int], same: list[int], reads: list[Any], written: dict[int, Any]):
+        placeholders = [n for n in traced.module.graph.nodes if n.op == "placeholder"]
+        self.counters, self.same = counters, same
+        number_of = {placeholders[c]: s for c, s in zip(counters, same)}
+        values = len(set(same))
+        known: dict[Any, int] = {}  # what is computed -> its place, so that nothing is computed twice
+        place: dict[Any, int] = dict(number_of)
+        self.steps: list[tuple[Any, tuple[Any, ...], dict[str, Any], list[int]]] = []
+        wanted = _closure([*reads, *written.values()])
+        for node in traced.module.graph.nodes:
+            if node not in wanted or node in place:
+                continue
+            if node.op != "call_function":
+                raise UnsupportedStep(
+                    f"a step that reads {node.name} on the host cannot be one program: its control flow, or a number that "
+                    "its optimizer computes with, depends on data of the device"
+                )
+            args = map_arg(node.args, lambda n: _Place(place[n]))
+            kwargs = map_arg(node.kwargs, lambda n: _Place(place[n]))
+            said = (str(node.target), repr(args), repr(kwargs))
+            if said not in known:
+                known[said] = values + len(self.steps)
+                self.steps.append((node.target, args, kwargs, []))
+            place[node] = known[said]
+        self.reads: list[int] = sorted({place[n] for n in reads})
+        self.number_of_read = {n: self.reads.index(place[n]) for n in reads}
+        self.written = [(c, place[node]) for c, node in written.items()]
+
+    def run(self, tensors: Sequence[Tensor]) -> list[Any]:
+        values: list[Any] = [None] * len(set(self.same))
+        for counter, number in zip(self.counters, self.same):
+            if values[number] is None:
+                values[number] = tensors[counter].cpu()
+        for target, args, kwargs, _ in self.steps:
+            values.append(target(*_filled(args, values), **_filled(kwargs, values)))
+        return values
+
+    def write(self, tensors: Sequence[Tensor], values: list[Any]) -> None:
+        if not self.written:
+            return
+        into = [tensors[c] for c, _ in self.written]
+        new = [values[place] for _, place in self.written]
+        if all(t.device.type == "cpu" for t in into):
+            torch._foreach_copy_(into, new)
+        else:
+            for t, value in zip(into, new):
+                t.copy_(value)
+
+
+class _Place(int):
+    def __repr__(self) -> str:
+        return f"place {int(self)}"
+
+
+def _filled(tree: Any, values: list[Any]) -> Any:
+    if isinstance(tree, _Place):
+        return values[tree]
+    if isinstance(tree, (list, tuple)):
+        return [_filled(t, values) for t in tree]
+    if isinstance(tree, dict):
+        return {k: _filled(v, values) for k, v in tree.items()}
+    return tree
+
+
+class StepGraph:
+    """One compiled step: calling it gives the outputs of the loss, and puts everything else in place.
+
+    Memory that the step replaces is consumed. Where anything else holds on to such a buffer (a copy that shares it, a
+    buffer of zeros), the program gets a copy of its own, so that nobody else's values are lost.
+
+    Raises:
+        UnsupportedStep: an operator has no lowering.
+    """
+
+    def __init__(self, name: str, traced: Traced, subject: Subject, same: list[int], counters: list[int]) -> None:
+        self.name, self.traced = name, traced
+        self.profile = profiles.active
+        self.tally = events.tally(f"graph::{name}")
+        self._prepare(subject, counters, same)
+        self.programs: dict[str, tuple[Any, ...]] = {}
+        try:
+            program = self._lower(subject)
+        except LoweringError as error:
+            raise _unlowered(error) from error
+        self.demands: list[Demand] = program.demands
+        run = runtime.compile(self._guarded(program), program.name, holds="graph", donate=self.donated)
+        self.programs[_ONLY] = run, self.donated, [], program
+        self.ran = False
+        graphs.add(self)
+
+    # --- making it ------------------------------------------------------------------------------------------------------
+
+    def _prepare(self, subject: Subject, counters: list[int], same: list[int]) -> None:
+        """Sort the graph's nodes: what the host computes, what the program needs, and what the step writes."""
+        nodes = list(self.traced.module.graph.nodes)
+        self.placeholders = [n for n in nodes if n.op == "placeholder"]
+        returned = list(next(n for n in nodes if n.op == "output").args[0])
+        total = len(subject.tensors())
+        first = self.traced.outputs
+        self.out_nodes, after = returned[:first], returned[first : first + total]
+        self.fresh_nodes = returned[first + total : first + total + len(self.traced.fresh)]
+        self.gradient_nodes = returned[first + total + len(self.traced.fresh) :]
+        written = {i: node for i, node in enumerate(after) if node is not self.placeholders[i]}
+        numbers = set(self.placeholders[total:])
+        impure = [n for n in nodes if n.op == "call_function" and n.is_impure() and n.target is not _READ]
+        on_host = {i for i in counters if i in written and subject.tensors()[i].device.type == "cpu"}
+        for i in written:
+            if subject.tensors()[i].device.type == "cpu" and i not in on_host:
+                raise UnsupportedStep(f"a step that writes a CPU tensor of sizes {list(subject.tensors()[i].shape)}")
+        roots = [n for n in (*self.out_nodes, *self.fresh_nodes, *self.gradient_nodes, *impure)]
+        roots += [node for i, node in written.items() if i not in on_host]
+        roots = [n for n in roots if isinstance(n, torch.fx.Node)]
+        self.needed = _closure(roots, stop=lambda n: n.target is _READ and n.args[0] not in numbers)
+        reads = [n for n in self.needed if n.target is _READ and n.args[0] not in numbers]
+        reads.sort(key=nodes.index)
+        read_of = {n.args[0] for n in reads}
+        used = [(i, s) for i, s in zip(counters, same) if self.placeholders[i] in _closure([*read_of]) or i in on_host]
+        renumbered = {s: k for k, s in enumerate(dict.fromkeys(s for _, s in used))}
+        self.host = _Host(
+            self.traced,
+            [i for i, _ in used],
+            [renumbered[s] for _, s in used],
+            reads,
+            {i: written[i] for i in on_host},
+        )
+        self.written = {i: node for i, node in written.items() if i not in on_host}
+        self.taken = [i for i in range(total) if self.placeholders[i] in self.needed or i in self.written]
+        self.number_count = len(numbers)
+
+    def _lower(self, subject: Subject) -> Program:
+        tensors = subject.tensors()
+        builder = Builder(self.name, self.profile)
+        parameters: dict[int, Ref] = {}  # by storage
+        self.storage_of: list[tuple[int, int]] = []  # (tensor, number of its storage among the program's inputs)
+        seats: dict[int, int] = {}
+        for i in self.taken:
+            seat = tensors[i].untyped_storage()._cdata
+            if seat not in seats:
+                seats[seat] = len(seats)
+                parameters[seat] = builder.parameter("buffer")
+            self.storage_of.append((i, seats[seat]))
+        firsts: dict[int, int] = {}
+        for i, seat in self.storage_of:
+            firsts.setdefault(seat, i)
+        self.seated = [firsts[s] for s in range(len(seats))]
+        numbers = [builder.parameter("number") for _ in range(self.number_count)]
+        reads = [builder.parameter("number") for _ in self.host.reads]
+        self.random = sum(map(is_random, self.needed))  # operators that draw
+        key = builder.parameter("key") if self.random else None
+        known: dict[Any, Ref] = {n: reads[k] for n, k in self.host.number_of_read.items()}
+        placeholders = dict(zip(self.placeholders[len(tensors) :], numbers))
+        for node in self.needed:
+            if node.target is _READ and node.args[0] in placeholders:
+                known[node] = placeholders[node.args[0]]
+        given: list[Any] = [None] * len(tensors)
+        for i in self.taken:
+            view = View.of(tensors[i])
+            given[i] = builder.read(parameters[tensors[i].untyped_storage()._cdata], view)
+        lowering = _Lowering(self.needed, known, builder, key, self.profile)
+        outs = iter(lowering.run(self.traced.module.graph, [*given, *numbers]))
+        results: list[Ref] = []
+        values_out = [next(outs) for _ in self.out_nodes]
+        after = [next(outs) for _ in tensors]
+        buffers: dict[int, Ref] = {}
+        _refuse_overlaps([(tensors[i].untyped_storage()._cdata, tensors[i]) for i in self.written])
+        for i in self.written:
+            seat = tensors[i].untyped_storage()._cdata
+            base = buffers.get(seat, parameters[seat])
+            buffers[seat] = builder.write(base, View.of(tensors[i]), after[i])
+        self.donated = [seats[s] for s in buffers]
+        results.extend(buffers.values())
+        self.makers: list[Template] = []
+        for node, ref in [*zip(self.out_nodes, values_out), *zip((*self.fresh_nodes, *self.gradient_nodes), outs)]:
+            example = node.meta["val"]
+            layout = View(example.dtype, tuple(example.shape), tuple(example.stride()))
+            self.makers.append(template(layout.dtype, layout.size, layout.stride))
+            results.append(builder.pack(ref, layout))
+        return builder.finish(results)
+
+    def _guarded(self, program: Program) -> Callable[..., Any]:
+        """`program`, which leaves what it consumes as it was when the data do not meet a demand."""
+
+        def run(*inputs: Any) -> Any:
+            results = program(*inputs)
+            results = results if isinstance(results, list) else [results]
+            if program.demands:
+                fine = results[-1] == 0
+                for k, seat in enumerate(self.donated):
+                    results[k] = keep_unless(fine, results[k], inputs[seat])
+            return results
+
+        return run
+
+    # --- running it -----------------------------------------------------------------------------------------------------
+
+    def __call__(self, tensors: list[Tensor], numbers: list[float]) -> tuple[list[Tensor], Demand | None]:
+        """(outputs of the loss, then fresh state, then gradients; the demand that the data broke, and nothing was written)."""
+        hosted = self.host.run(tensors)
+        seated = [tensors[i] for i in self.seated]
+        storages = [
+            t.untyped_storage() if t.device.type != "cpu" else to_device(t.detach()).untyped_storage() for t in seated
+        ]
+        buffers: list[Any] = []
+        for storage in storages:
+            buffer = storage.buffer
+            if type(buffer) is Pending:
+                buffer = storage.buffer = value_of(storage, "compiled step")
+            buffers.append(buffer)
+        buffer = None
+        for seat in self.donated:
+            if _count(buffers, seat) > _OF_A_BUFFER:
+                buffers[seat] = runtime.private_copy(buffers[seat])
+        more = [runtime.number(n) for n in numbers] + [runtime.number(hosted[r]) for r in self.host.reads]
+        if self.random:
+            more.append(rng.next_key(self.random))
+        run = self.programs[_ONLY][0]
+        start_ns = time.perf_counter_ns() if events.listening else 0
+        with HeldBack():
+            results = self._first(run, buffers, more) if not self.ran else run(*buffers, *more)
+            buffers.clear()
+            for seat, made in zip(self.donated, results):
+                storages[seat].buffer = made
+        self.tally.runs += 1
+        if events.listening:
+            events.emit_execute(self.tally.name, start_ns)
+        if self.demands:
+            broken = runtime.read_int(results.pop())
+            if broken:
+                return [], self.demands[broken - 1]
+        self.host.write(tensors, hosted)
+        torch.autograd.graph.increment_version([tensors[i] for i in self.written])
+        return [layout.new(value) for layout, value in zip(self.makers, results[len(self.donated) :])], None
+
+    def _first(self, run: Callable[..., Any], buffers: list[Any], more: list[Any]) -> Any:
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+                results = run(*buffers, *more)
+        except LoweringError as error:
+            raise _unlowered(error) from error
+        if self.profile is not None:
+            self.profile.announce()
+        self.ran = True
+        return results
+
+
+def _unlowered(error: LoweringError) -> UnsupportedStep:
+    return UnsupportedStep(
+        f'this step cannot be one program: {error.reason}. Use torch.compile(model, backend="neuron") with the optimizer '
+        "outside, which runs such an operator by itself"
+    )
+
+
+def _refuse_overlaps(written: list[tuple[int, Tensor]]) -> None:
+    """Two written tensors may share a storage, but not an element of it."""
+    for (seat, a), (other, b) in (
+        itertools.combinations(written, 2) if len({s for s, _ in written}) < len(written) else ()
+    ):
+        if seat == other and _range(a)[0] < _range(b)[1] and _range(b)[0] < _range(a)[1]:
+            raise UnsupportedStep(
+                f"a step that writes two tensors which share memory, of sizes {list(a.shape)} and {list(b.shape)}"
+            )
+
+
+def _range(t: Tensor) -> tuple[int, int]:
+    last = sum((n - 1) * s for n, s in zip(t.shape, t.stride()))
+    first = t.storage_offset() * t.itemsize
+    return first, first + (last + 1) * t.itemsize if t.numel() else first
+
+
+def _count(buffers: list[Any], i: int) -> int:
+    return sys.getrefcount(buffers[i])
+
+
+class _Storage:
+    buffer: Any
+
+
+def _reference() -> int:
+    """References to a buffer that one storage and the list of inputs hold: counted, since versions of Python differ."""
+    storage = _Storage()
+    storage.buffer = Pending(0)
+    return _count([storage.buffer], 0)
+
+
+_OF_A_BUFFER = _reference()
