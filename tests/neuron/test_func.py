@@ -103,6 +103,7 @@ DIFFERENTIATED = {
 }
 
 
+@pytest.mark.covering("jacrev")
 @pytest.mark.parametrize("transform", [jacrev, jacfwd, hessian], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("name", DIFFERENTIATED)
 def test_jacobians(name, transform):

@@ -55,6 +55,7 @@ def arguments(name, dtype, bias):
     return args + ([example(dtype, channels, seed=2)] if bias else []), fn, named
 
 
+@pytest.mark.covering("True")
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("name", CASES)
 def test_convolutions(name, bias):
@@ -62,6 +63,7 @@ def test_convolutions(name, bias):
     agree(lambda *a: fn(*a, **named), *args, gradients=True)
 
 
+@pytest.mark.covering()
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", ["plain", "groups", "depthwise", "transposed"])
 def test_dtypes(name, dtype):
@@ -81,6 +83,7 @@ def test_channels_last():
     agree(lambda *a: fn(*a, **named), args[0].to(memory_format=torch.channels_last), *args[1:], gradients=True)
 
 
+@pytest.mark.covering()
 @pytest.mark.parametrize("wanted", [w for w in itertools.product((0, 1), repeat=3) if any(w)], ids=str)
 @pytest.mark.parametrize("name", ["plain", "transposed"])
 def test_only_what_needs_a_gradient(name, wanted):

@@ -35,6 +35,7 @@ CASES = {
 }
 
 
+@pytest.mark.covering("torch.float32")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_against_the_cpu(name, dtype):

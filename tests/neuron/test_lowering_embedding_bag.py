@@ -12,6 +12,7 @@ INDICES = torch.tensor([1, 4, 4, 2, 0, 5, 3, 1, 1])
 OFFSETS = torch.tensor([0, 2, 2, 3, 8])
 
 
+@pytest.mark.covering("torch.float32")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 def test_modes(mode, dtype):

@@ -8,6 +8,7 @@ from .agreement import agree, example
 INF, NAN = torch.inf, torch.nan
 
 
+@pytest.mark.covering(strength=2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("density", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])

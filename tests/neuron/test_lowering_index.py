@@ -49,12 +49,14 @@ READS = {
 }
 
 
+@pytest.mark.covering("torch.float32")
 @pytest.mark.parametrize("name", READS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bool], ids=str)
 def test_reads(name, dtype):
     agree(READS[name], example(dtype, 4, 5))
 
 
+@pytest.mark.covering()
 @pytest.mark.parametrize("name", ["gather", "index_select", "one index", "mask", "masked_select", "nonzero"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts(name, layout):
@@ -128,6 +130,7 @@ LIMITED = {  # what the CPU does not offer for booleans (its arithmetic there is
 }
 
 
+@pytest.mark.covering("torch.float32")
 @pytest.mark.parametrize("name", WRITES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_writes(name, dtype):
@@ -186,6 +189,7 @@ def test_indices_apart_move_to_the_front():
     agree(lambda x, i, j: aten.index_put(x, [i, None, None, j], x[i, :, :, j] + 1), x, i, j)
 
 
+@pytest.mark.covering()
 @pytest.mark.parametrize("padding", [None, 2])
 @pytest.mark.parametrize("by_frequency", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -25,6 +25,7 @@ PRODUCTS = {
 }
 
 
+@pytest.mark.covering("torch.float32")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products(name, dtype):
@@ -42,6 +43,7 @@ SUMS = {
 }
 
 
+@pytest.mark.covering("torch.float32")
 @pytest.mark.parametrize("factors", [(1, 1), (0, 2), (3, -1)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
 @pytest.mark.parametrize("name", SUMS)
@@ -70,6 +72,7 @@ def test_factors_compile_nothing_new():
     assert not [r for r in events.snapshot() if r["kind"] == "compile"]
 
 
+@pytest.mark.covering("torch.float32")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_layouts(layout, dtype):
@@ -78,6 +81,7 @@ def test_layouts(layout, dtype):
     agree(torch.bmm, laid_out(example(dtype, 3, 4, 4), layout), laid_out(example(dtype, 3, 4, 4, seed=1), layout))
 
 
+@pytest.mark.covering("torch.float32")
 @pytest.mark.parametrize("size", [(4,), (3, 4), (2, 3, 4), (0, 4), (2, 1, 2, 1, 4)], ids=str)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)

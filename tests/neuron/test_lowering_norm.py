@@ -34,6 +34,7 @@ NORMS = {
 }
 
 
+@pytest.mark.covering("torch.float32")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", NORMS)
 def test_norms(name, dtype):
@@ -55,6 +56,7 @@ def test_layouts(layout):
     agree(lambda x: x.softmax(0), x)
 
 
+@pytest.mark.covering()
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("momentum", [0.1, None])

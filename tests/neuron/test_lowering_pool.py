@@ -41,6 +41,7 @@ POOLS = {
 HALF_MISSING = ("power", "average, three", "average over many")
 
 
+@pytest.mark.covering("torch.float32")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", POOLS)
 def test_pools(name, dtype):
@@ -93,6 +94,7 @@ MODES = {
 }
 
 
+@pytest.mark.covering()
 @pytest.mark.parametrize(
     "target",
     [{"size": 9}, {"scale_factor": 0.6}],
@@ -112,6 +114,7 @@ def test_interpolation_dtypes():
     agree(lambda x: F.interpolate(x, scale_factor=2), example(torch.uint8, 1, 2, 4, 5))
 
 
+@pytest.mark.covering(strength=2)
 @pytest.mark.parametrize("align", [True, False])
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])

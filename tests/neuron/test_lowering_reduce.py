@@ -56,6 +56,7 @@ FLOATS = {
 }
 
 
+@pytest.mark.covering("torch.float32")
 @pytest.mark.parametrize("name", REDUCTIONS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool], ids=str)
 def test_reductions(name, dtype):
@@ -64,12 +65,14 @@ def test_reductions(name, dtype):
     agree(REDUCTIONS[name], example(dtype, 3, 4, 5))
 
 
+@pytest.mark.covering()
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", ["sum of a dimension", "max with index", "cumsum", "sort"])
 def test_layouts(name, layout):
     agree(REDUCTIONS[name], laid_out(example(torch.float32, 3, 4, 5), layout))
 
 
+@pytest.mark.covering("torch.float32")
 @pytest.mark.parametrize("name", FLOATS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_floats_with_gradients(name, dtype):
@@ -89,6 +92,7 @@ def test_gradients(name):
 SPECIAL = torch.tensor([[1.0, NAN, 3.0, NAN, -INF], [2.0, 2.0, -0.0, 0.0, 2.0], [NAN, NAN, INF, 1.0, 1.0]])
 
 
+@pytest.mark.covering("torch.float32")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
 @pytest.mark.parametrize(
     "call",
@@ -123,6 +127,7 @@ def test_sums_are_wide_enough():
     assert ones.mean().item() == 1
 
 
+@pytest.mark.covering("()")
 @pytest.mark.parametrize("size", [(), (0, 3), (3, 0), (1,)], ids=str)
 @pytest.mark.parametrize("name", ["sum", "any", "all", "count", "cumsum", "sort", "mean"])
 def test_scalars_and_empty_tensors(name, size):
@@ -148,6 +153,7 @@ def test_wrong_dimensions_raise_what_the_cpu_raises():
         torch.ones(0, 3, device="neuron").max(0)
 
 
+@pytest.mark.covering()
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.int64, torch.float16], ids=str)
 @pytest.mark.parametrize("largest", [True, False])
 def test_topk_of_distinct_values(dtype, largest):

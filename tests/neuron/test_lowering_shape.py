@@ -55,12 +55,14 @@ PADS = {
 }
 
 
+@pytest.mark.covering("torch.float32")
 @pytest.mark.parametrize("name", MOVES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool], ids=str)
 def test_moves(name, dtype):
     agree(MOVES[name], example(dtype, 3, 4, 6))
 
 
+@pytest.mark.covering()
 @pytest.mark.parametrize(
     "name", ["cat", "flip", "roll", "tril and triu", "constant pad", "unfold", "as_strided_scatter"]
 )
@@ -77,6 +79,7 @@ def test_gradients_of_moves(name):
     agree(MOVES[name], example(torch.float32, 3, 4, 6), gradients=True)
 
 
+@pytest.mark.covering("torch.float32")
 @pytest.mark.parametrize("name", PADS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_pads_and_patches(name, dtype):
@@ -155,6 +158,7 @@ def _written(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+@pytest.mark.covering("mutations_and_views")
 @pytest.mark.parametrize("removes", ["mutations", "mutations_and_views"])
 @pytest.mark.parametrize("name", GRAPHS)
 def test_views_in_functional_graphs(name, removes):

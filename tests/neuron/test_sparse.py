@@ -116,6 +116,7 @@ ON_MATRICES = {
 }
 
 
+@pytest.mark.covering("coo")
 @pytest.mark.parametrize("name", ON_ANY)
 @pytest.mark.parametrize("form", ["coo", "hybrid", "uncoalesced", "csr"])
 def test_every_layout(form, name):
@@ -129,12 +130,14 @@ def test_other_compressed_layouts(form):
     agree(lambda device: make(form, device) * 2)
 
 
+@pytest.mark.covering("coo")
 @pytest.mark.parametrize("name", ON_COO)
 @pytest.mark.parametrize("form", ["coo", "hybrid", "uncoalesced"])
 def test_coo(form, name):
     agree(lambda device: ON_COO[name](make(form, device)))
 
 
+@pytest.mark.covering("coo")
 @pytest.mark.parametrize("name", ON_MATRICES)
 @pytest.mark.parametrize("form", ["coo", "uncoalesced", "csr", "csc"])
 def test_matrices(form, name):
