@@ -11,6 +11,7 @@ import shakedown.neuron
 def test_the_device_package():
     assert shakedown.neuron.__all__ == [
         "clear_op_tracking",
+        "compile_step",
         "config",
         "errors",
         "events",
@@ -25,6 +26,7 @@ def test_the_device_package():
 def test_the_device_module():
     assert {
         "clear_op_tracking",
+        "compile_step",
         "count_programs",
         "current_device",
         "device",

@@ -14,6 +14,7 @@ _EXPORTS = {
     "get_fallback_ops": "device",
     "clear_op_tracking": "device",
     "synchronize": "device",
+    "compile_step": "device",
     "events": "",
     "errors": "",
     "config": "",

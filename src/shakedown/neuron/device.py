@@ -28,17 +28,18 @@ _libraries: list[torch.library.Library] = []  # a registration lives as long as 
 _start_lock = threading.RLock()
 _started = False
 _started_pid = 0
+_initialized = False  # activation checkpointing keeps the random state of a device whose module says so
 
 
 def _start() -> ModuleType:
     """Load the runtime and the lowerings once, and register them; returns the dispatch module."""
-    global _started, _started_pid
+    global _started, _started_pid, _initialized
     with _start_lock:
         from . import dispatch, install
 
         if not _started:
             install.install()
-            _started, _started_pid = True, os.getpid()
+            _started, _started_pid, _initialized = True, os.getpid(), True
     return dispatch
 
 
@@ -315,6 +316,17 @@ def count_programs() -> AbstractContextManager[list[dict[str, Any]]]:
     from . import costs
 
     return costs.counted()
+
+
+def compile_step(model: Any, loss_fn: Any, optimizer: Any, **options: Any) -> Any:
+    """``step(*batch) -> loss``: forward, backward and the optimizer's update as one program.
+
+    See :func:`shakedown.neuron.modes.compile.step.compile_step` for the options, and docs/compile.md.
+    """
+    _start()
+    from .modes.compile.step import compile_step
+
+    return compile_step(model, loss_fn, optimizer, **options)
 
 
 def get_executed_ops() -> list[str]:

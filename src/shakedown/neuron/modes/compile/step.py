@@ -163,9 +163,9 @@ class TrainingStep:
                         type(part) is float or (type(part) is int and option == "lr") or isinstance(part, Tensor)
                     )
                     spot = (option, place)
-                    if is_number and spot not in self.constant:
-                        if option == "lr" or isinstance(part, Tensor) or spot in self.varying:
-                            found.append((g, *spot))
+                    chosen = option == "lr" or isinstance(part, Tensor) or spot in self.varying
+                    if is_number and chosen and spot not in self.constant:
+                        found.append((g, *spot))
         return found
 
     def watch_options(self) -> None:

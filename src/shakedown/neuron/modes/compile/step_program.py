@@ -184,9 +184,8 @@ class StepGraph:
         for i in written:
             if subject.tensors()[i].device.type == "cpu" and i not in on_host:
                 raise UnsupportedStep(f"a step that writes a CPU tensor of sizes {list(subject.tensors()[i].shape)}")
-        roots = [n for n in (*self.out_nodes, *self.fresh_nodes, *self.gradient_nodes, *impure)]
+        roots = [*self.out_nodes, *self.fresh_nodes, *self.gradient_nodes, *impure]
         roots += [node for i, node in written.items() if i not in on_host]
-        roots = [n for n in roots if isinstance(n, torch.fx.Node)]
         self.needed = _closure(roots, stop=lambda n: n.target is _READ and n.args[0] not in numbers)
         reads = [n for n in self.needed if n.target is _READ and n.args[0] not in numbers]
         reads.sort(key=nodes.index)
