@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +15,14 @@ from typing import Any
 
 import pytest
 
+from shakedown.neuron import events
+
 PROPERTY = "costs"
 
 
 @dataclass
 class Cost:
-    """``compiled`` and ``loaded`` count XLA executables of the test process, made and read from the persistent cache.
+    """``compiled`` and ``loaded`` count programs of the test process, compiled anew and found in a cache on disk.
 
     ``seconds``: processor time of the test process and of those children that it has waited for.
     """
@@ -45,21 +47,19 @@ class Meter:
     """Counts in the process that runs tests, and hands the difference to each phase's report."""
 
     def __init__(self) -> None:
-        import jax.monitoring
+        self.made: Counter[str] = Counter()
+        record = events.record
 
-        self.compiles = self.hits = 0
-        jax.monitoring.register_event_duration_secs_listener(self._on_duration)
-        jax.monitoring.register_event_listener(self._on_event)
+        def counting(kind: str, *args: Any, **kwargs: Any) -> None:
+            if kind == "compile":
+                self.made["compiled" if kwargs.get("detail") == "compiled" else "loaded"] += 1
+            record(kind, *args, **kwargs)
+
+        events.record = counting  # tests clear the counts of `events`, and a listener would slow the hot path
         self.last = self._now()
 
-    def _on_duration(self, event: str, seconds: float, **_: Any) -> None:
-        self.compiles += event == "/jax/core/compile/backend_compile_duration"
-
-    def _on_event(self, event: str, **_: Any) -> None:
-        self.hits += event == "/jax/compilation_cache/cache_hits"
-
     def _now(self) -> tuple[int, int, float]:
-        return self.compiles - self.hits, self.hits, sum(os.times()[:4])
+        return self.made["compiled"], self.made["loaded"], sum(os.times()[:4])
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Iterator[None]:

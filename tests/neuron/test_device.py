@@ -54,7 +54,7 @@ def test_a_copy_to_the_device_owns_its_memory():
     assert device[5].item() == 5
 
 
-@pytest.mark.covering()
+@pytest.mark.covering
 @pytest.mark.parametrize(
     "layout",
     [

@@ -58,7 +58,7 @@ def test_attention_dtypes(dtype, causal):
     agree(lambda *a: F.scaled_dot_product_attention(*a, is_causal=causal), *tensors(FULL, dtype), gradients=True)
 
 
-@pytest.mark.covering()
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("lead", [(), (B, 1), (1, H)], ids=str)
 def test_gradient_of_a_mask(dtype, lead):

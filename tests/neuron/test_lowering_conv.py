@@ -63,7 +63,7 @@ def test_convolutions(name, bias):
     agree(lambda *a: fn(*a, **named), *args, gradients=True)
 
 
-@pytest.mark.covering()
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", ["plain", "groups", "depthwise", "transposed"])
 def test_dtypes(name, dtype):
@@ -83,7 +83,7 @@ def test_channels_last():
     agree(lambda *a: fn(*a, **named), args[0].to(memory_format=torch.channels_last), *args[1:], gradients=True)
 
 
-@pytest.mark.covering()
+@pytest.mark.covering
 @pytest.mark.parametrize("wanted", [w for w in itertools.product((0, 1), repeat=3) if any(w)], ids=str)
 @pytest.mark.parametrize("name", ["plain", "transposed"])
 def test_only_what_needs_a_gradient(name, wanted):

@@ -33,14 +33,14 @@ def made(fn, dtype: torch.dtype) -> None:
     agree(lambda x: fn(x.device, dtype), torch.zeros(()))
 
 
-@pytest.mark.covering()
+@pytest.mark.covering
 @pytest.mark.parametrize("name", FILLED)
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.complex64], ids=str)
 def test_one_value(name, dtype):
     made(FILLED[name], dtype)
 
 
-@pytest.mark.covering()
+@pytest.mark.covering
 @pytest.mark.parametrize("name", SEQUENCES)
 @pytest.mark.parametrize("dtype", [t for t in DTYPES if t is not torch.bool], ids=str)
 def test_sequences(name, dtype):

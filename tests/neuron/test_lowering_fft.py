@@ -22,7 +22,7 @@ def signal(name, *size, dtype=torch.float64):
     return torch.randn(*size, dtype=kind, generator=generator)
 
 
-@pytest.mark.covering()
+@pytest.mark.covering
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("name", FULL)
 def test_sizes_and_normalisations(name, norm):

@@ -22,7 +22,7 @@ def pool(rank, kernel, out):
     return run
 
 
-@pytest.mark.covering()
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
     ("rank", "kernel", "out", "size"),

@@ -56,7 +56,7 @@ def test_reads(name, dtype):
     agree(READS[name], example(dtype, 4, 5))
 
 
-@pytest.mark.covering()
+@pytest.mark.covering
 @pytest.mark.parametrize("name", ["gather", "index_select", "one index", "mask", "masked_select", "nonzero"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts(name, layout):
@@ -189,7 +189,7 @@ def test_indices_apart_move_to_the_front():
     agree(lambda x, i, j: aten.index_put(x, [i, None, None, j], x[i, :, :, j] + 1), x, i, j)
 
 
-@pytest.mark.covering()
+@pytest.mark.covering
 @pytest.mark.parametrize("padding", [None, 2])
 @pytest.mark.parametrize("by_frequency", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -67,7 +67,7 @@ def test_calls(name):
     agree(fn, *args)
 
 
-@pytest.mark.covering()
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("length", [0, 1, 2, 9])
 def test_kaiser_windows(length, dtype):

@@ -205,7 +205,7 @@ def test_permutations():
 # --- systems ----------------------------------------------------------------------------------
 
 
-@pytest.mark.covering()
+@pytest.mark.covering
 @pytest.mark.parametrize("driver", ["gels", "gelsy", "gelsd", "gelss"])
 @pytest.mark.parametrize("size", [(5, 3), (3, 5), (4, 4), (2, 5, 3), (2, 3, 5)])
 def test_least_squares(driver, size):

@@ -56,7 +56,7 @@ def test_layouts(layout):
     agree(lambda x: x.softmax(0), x)
 
 
-@pytest.mark.covering()
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("momentum", [0.1, None])

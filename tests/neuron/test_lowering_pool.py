@@ -94,7 +94,7 @@ MODES = {
 }
 
 
-@pytest.mark.covering()
+@pytest.mark.covering
 @pytest.mark.parametrize(
     "target",
     [{"size": 9}, {"scale_factor": 0.6}],

@@ -65,7 +65,7 @@ def test_reductions(name, dtype):
     agree(REDUCTIONS[name], example(dtype, 3, 4, 5))
 
 
-@pytest.mark.covering()
+@pytest.mark.covering
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", ["sum of a dimension", "max with index", "cumsum", "sort"])
 def test_layouts(name, layout):
@@ -153,7 +153,7 @@ def test_wrong_dimensions_raise_what_the_cpu_raises():
         torch.ones(0, 3, device="neuron").max(0)
 
 
-@pytest.mark.covering()
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.int64, torch.float16], ids=str)
 @pytest.mark.parametrize("largest", [True, False])
 def test_topk_of_distinct_values(dtype, largest):

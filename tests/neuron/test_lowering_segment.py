@@ -13,7 +13,7 @@ def by(kind, reduce, **options):
     return lambda data, where: torch.segment_reduce(data, reduce, **{kind: where}, **options)
 
 
-@pytest.mark.covering()
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 def test_lengths_and_offsets(reduce, dtype):

@@ -62,7 +62,7 @@ def test_moves(name, dtype):
     agree(MOVES[name], example(dtype, 3, 4, 6))
 
 
-@pytest.mark.covering()
+@pytest.mark.covering
 @pytest.mark.parametrize(
     "name", ["cat", "flip", "roll", "tril and triu", "constant pad", "unfold", "as_strided_scatter"]
 )

@@ -32,7 +32,7 @@ def line(dtype):
     return torch.cat([torch.linspace(-12, 12, 200, dtype=dtype), wide, -wide, regions])
 
 
-@pytest.mark.covering()
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_bessel_functions(name, dtype):

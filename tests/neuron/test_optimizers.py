@@ -166,7 +166,7 @@ def test_fused_kernels_unscale_gradients_and_skip_overflows(name: str, found: fl
         torch.testing.assert_close(g, w)
 
 
-@pytest.mark.covering()
+@pytest.mark.covering
 @pytest.mark.parametrize("name", FUSED)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_fused_kernels_compute_half_types_in_float32(name: str, dtype: torch.dtype) -> None:
