@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import functools
+import itertools
 import operator as python_operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,9 +17,10 @@ import jax.numpy as jnp
 import torch
 from torch.fx.node import map_arg
 
-from . import config
+from . import config, graph_higher_order
 from .buffer import is_device_tensor, storage_nbytes
 from .errors import LoweringError, UnsupportedByProfile, said_by
+from .graph_higher_order import is_random
 from .lowering import registry
 from .pending import value_of
 from .program import Builder, Ref
@@ -30,6 +32,14 @@ if TYPE_CHECKING:
 
 RANDOM_NUMBER = "shakedown_random_number"  # in a node's meta: its number among the graph's random operators
 _RESTRIDE = (torch.ops.aten.as_strided.default,)
+# What capture does with Python numbers that are not known before the call.
+_ON_NUMBERS = {
+    getattr(python_operator, n) for n in ("add", "sub", "mul", "neg", "lt", "le", "gt", "ge", "eq", "ne", "and_", "or_")
+}
+
+
+def _holds_refs(values: Sequence[Any]) -> bool:
+    return any(isinstance(v, Ref) for v in values)
 
 
 def _tensor_leaves(value: Any) -> list[torch.Tensor]:
@@ -40,22 +50,34 @@ def _tensor_leaves(value: Any) -> list[torch.Tensor]:
     return []
 
 
-def _fold_in(key: Any, number: int) -> Any:
-    """The key of random operator number `number` in a graph whose key is `key` (both uint32[4])."""
-    mixed = jax.random.fold_in(jax.random.wrap_key_data(key[:2], impl="threefry2x32"), key[2] + jnp.uint32(number))
-    return jnp.concatenate([jax.random.key_data(mixed), key[2:]])
+def _numbered(key: Any, number: int) -> Any:
+    """The key of random operator number `number` in a graph whose key is `key` (both uint32[4]).
+
+    It is the one that the operator would take in eager execution, where each takes the next offset.
+    """
+    low = key[2] + jnp.uint32(number)
+    return jnp.stack([key[0], key[1], low, key[3] + (low < key[2]).astype(jnp.uint32)])
+
+
+def fold_in(key: Any, number: Any) -> Any:
+    """A key of its own for draw number `number` within a loop, or within a graph of a graph, whose key is `key`."""
+    mixed = jax.random.fold_in(jax.random.wrap_key_data(key[:2], impl="threefry2x32"), key[2])
+    return jnp.concatenate([jax.random.key_data(jax.random.fold_in(mixed, number)), key[2:]])
 
 
 class GraphLowering:
     """Inlines the nodes of one graph into `builder`. `key` is the Ref of the graph's random key, when it has one.
 
-    With `profile`, operators that this support profile keeps off the device stop the lowering.
+    With `profile`, operators that this support profile keeps off the device stop the lowering. `nested`: the graph is an
+    argument of an operator of another one, so that its random operators share that operator's key.
     """
 
-    def __init__(self, builder: Builder, key: Ref | None = None, profile: Profile | None = None) -> None:
+    def __init__(
+        self, builder: Builder, key: Ref | None = None, profile: Profile | None = None, *, nested: bool = False
+    ) -> None:
         self.builder = builder
         self.profile = profile
-        self.key = key
+        self.key, self.nested = key, nested
         self.random_operators = 0
         self._mutated: dict[torch.fx.Node, Any] = {}
         # Number of the first value of each node, ascending; None: of what belongs to no node.
@@ -64,6 +86,10 @@ class GraphLowering:
     def mutations(self, placeholders: Sequence[torch.fx.Node]) -> dict[int, Ref]:
         """Number of each placeholder that the graph writes (its trailing ``copy_`` nodes) -> its new value."""
         return {placeholders.index(node): value for node, value in self._mutated.items()}
+
+    @property
+    def has_mutations(self) -> bool:
+        return bool(self._mutated)
 
     def run(self, graph: torch.fx.Graph, inputs: Sequence[Any]) -> Any:
         """Inline `graph`; `inputs` stand for its placeholders. Returns the structure of its outputs (Refs, constants).
@@ -109,6 +135,10 @@ class GraphLowering:
 
     def _constant(self, graph: torch.fx.Graph, node: torch.fx.Node) -> Any:
         value = functools.reduce(getattr, str(node.target).split("."), graph.owning_module)
+        if isinstance(value, torch.fx.GraphModule):
+            return value  # an operator takes it
+        if isinstance(value, torch._subclasses.FakeTensor) and value.constant is not None:
+            value = value.constant
         if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
             raise LoweringError(f"graph constant {node.target} of type {type(value).__name__}")
         held = value if is_device_tensor(value) else to_device(value)
@@ -129,6 +159,14 @@ class GraphLowering:
             return self._as_strided(node, args)
         if target is torch.ops.higher_order.with_effects:
             return self._with_effects(node, args, kwargs)
+        if isinstance(target, torch._ops.HigherOrderOperator):
+            return graph_higher_order.lower(self, node, args, kwargs)
+        if target in _ON_NUMBERS:
+            return (
+                self.builder.call(target.__name__, target, tuple(args), {}, None)
+                if _holds_refs(args)
+                else target(*args)
+            )
         if not isinstance(target, torch._ops.OpOverload):
             raise LoweringError(f"{target} is no ATen operator")
         if self.profile is not None:
@@ -153,7 +191,11 @@ class GraphLowering:
             extra["inputs"] = tuple(View.of(t) for t in _tensor_leaves([*given[0], *given[1].values()]))
         kwargs = {n: v for n, v in kwargs.items() if n != "generator"}
         whole = self.builder.call(str(target), lowering.fn, tuple(args), {**kwargs, **extra}, outputs)
-        numbers = iter(range(len(outputs)))
+        return self.structured(whole, example)
+
+    def structured(self, whole: Ref, example: Any) -> Any:
+        """The tensors of a call, a flat list of values, in the structure of `example`."""
+        numbers = itertools.count()
 
         def structure(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
@@ -164,12 +206,36 @@ class GraphLowering:
 
         return structure(example)
 
+    def emit(self, node: torch.fx.Node, fn: Callable[..., Any], args: Sequence[Any], key: Ref | None) -> Any:
+        """Call `fn` on the values `args` for `node`; with a key, it is the keyword ``key``."""
+        outputs = tuple(View.of(t) for t in _tensor_leaves(node.meta["val"]))
+        whole = self.builder.call(str(node.target), fn, tuple(args), {} if key is None else {"key": key}, outputs)
+        return self.structured(whole, node.meta["val"])
+
+    def key_for(self, node: torch.fx.Node) -> Ref | None:
+        """The random key of an operator that takes graphs; None when nothing in it draws."""
+        return self._next_key(node) if is_random(node) else None
+
+    def inline(self, node: torch.fx.Node, module: Any, inputs: Sequence[Any]) -> list[Any]:
+        """Inline a graph that `node` takes, or was traced into; returns the structure of its outputs.
+
+        Raises:
+            LoweringError: naming the first operator that has no lowering.
+        """
+        if not isinstance(module, torch.fx.GraphModule):
+            raise LoweringError(f"{node.target}: a graph was expected, not {type(module).__name__}")
+        inner = GraphLowering(self.builder, self.key_for(node), self.profile, nested=True)
+        returned = inner.run(module.graph, inputs)
+        if inner.has_mutations:
+            raise LoweringError(f"{node.target}: a graph within the graph writes to its inputs")
+        return returned
+
     def _with_effects(self, node: torch.fx.Node, args: Any, kwargs: Any) -> list[Any]:
         """A check of values, which PyTorch keeps in order by a token: a demand of the program, which returns nothing."""
         token, target, *given = args
-        lowering = registry.lowering_of(target)
+        lowering = registry.lowering_of(target) if isinstance(target, torch._ops.OpOverload) else None
         if lowering is None or target._schema.returns:
-            raise LoweringError(f"{target}: no lowering of its effect")
+            raise LoweringError(f"{target}: an effect on the host, in an order that PyTorch keeps")
         self.builder.call(str(target), lowering.fn, tuple(given), kwargs, ())
         return [token, None]
 
@@ -179,7 +245,7 @@ class GraphLowering:
         # In a piece of a graph it keeps the number that it has in the whole one.
         number = node.meta.get(RANDOM_NUMBER, self.random_operators)
         self.random_operators += 1
-        return self.builder.call("fold_in", _fold_in, (self.key, number), {}, None)
+        return self.builder.call("random key", fold_in if self.nested else _numbered, (self.key, number), {}, None)
 
     def _as_strided(self, node: torch.fx.Node, args: Any) -> Ref:
         """Sizes, strides and offset speak of the storage, of which a functional graph has only the source's elements."""

@@ -1,7 +1,7 @@
 """The device's random stream: counter-based, so a state is two numbers and the CPU generator is never disturbed.
 
-Each random operator takes one key made of (seed, offset) and moves the offset on by one. The same seed and the same
-sequence of random operators give the same values in every mode that runs them one by one.
+Each random operator takes one key made of (seed, offset) and moves the offset on by one; a captured graph takes as many as
+it has random operators. So the same seed and the same sequence of random operators give the same values in every mode.
 """
 
 from __future__ import annotations
@@ -48,12 +48,15 @@ def from_bytes(raw: bytes) -> None:
         _offset = int.from_bytes(raw[8:] or b"\0", "little")
 
 
-def next_key() -> np.ndarray:
-    """A fresh key for one random operator: uint32[4], the words of (seed, offset)."""
+def next_key(count: int = 1) -> np.ndarray:
+    """A fresh key for one random operator: uint32[4], the words of (seed, offset).
+
+    With `count`, the first of so many keys in a row, whose offsets differ by one.
+    """
     global _offset
     with _lock:
         key = np.array([_seed, _offset], dtype=np.uint64)
-        _offset = (_offset + 1) & _MASK
+        _offset = (_offset + count) & _MASK
     return key.view(np.uint32)
 
 

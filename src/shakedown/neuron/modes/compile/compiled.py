@@ -14,7 +14,7 @@ from ... import config, events, profiles, rng, runtime
 from ...buffer import Template, template
 from ...errors import LoweringError, said_by
 from ...graph import GraphLowering
-from ...lowering import registry
+from ...graph_higher_order import is_random
 from ...lowering.checks import Demand
 from ...pending import value_of
 from ...program import Builder, Program, Ref
@@ -56,7 +56,7 @@ class CompiledGraph:
         self.profile = profiles.active  # for good: another profile gets graphs of its own
         self.placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
         self.tally = events.tally(f"graph::{name}")
-        self.random = any(map(is_random, module.graph.nodes))
+        self.random = sum(map(is_random, module.graph.nodes))  # operators that draw
         self.programs: dict[Any, tuple[Callable[..., Any], list[int], list[_Output], Program]] = {}
         # Lower once for the captured layouts, so that an operator without a lowering is known at compile time.
         views = [View.of(v) if isinstance(v := n.meta.get("val"), torch.Tensor) else None for n in self.placeholders]
@@ -79,7 +79,7 @@ class CompiledGraph:
                 # None is the token that orders operators with effects; nothing reads it.
                 buffers.append(runtime.number(0 if value is None else value))
         if self.random:
-            buffers.append(rng.next_key() if random_key is None else random_key)
+            buffers.append(rng.next_key(self.random) if random_key is None else random_key)
         found = self.programs.get(tuple(key))
         start_ns = time.perf_counter_ns() if events.listening else 0
         if found is None:
@@ -192,12 +192,6 @@ class CompiledGraph:
             if example.device.type == "cpu" and not self.results_on_device:
                 outputs[-1] = _on_host(outputs[-1])
         return outputs
-
-
-def is_random(node: torch.fx.Node) -> bool:
-    """Whether this operator of a graph draws from the device's random stream."""
-    found = registry.lowering_of(node.target) if isinstance(node.target, torch._ops.OpOverload) else None
-    return found is not None and found.takes_key(node.args, node.kwargs)
 
 
 def _constant(value: Any) -> _Output:

@@ -23,7 +23,8 @@ from ... import config, dispatch, events, fallback, profiles, rng, transfer
 from ...buffer import is_device_tensor
 from ...errors import GraphNotLowered, LoweringError, UnsupportedByProfile, UnsupportedCompileOption
 from ...graph import RANDOM_NUMBER
-from .compiled import CompiledGraph, is_random
+from ...graph_higher_order import is_random
+from .compiled import CompiledGraph
 from .options import Options
 
 # What can pass from one program to the next, or to an operator between them.
@@ -359,7 +360,7 @@ class Pieces:
         values: dict[Any, Any] = {**self.constants, **dict(zip(self.placeholders, given))}
         given.clear()
         if self.random and key is None:
-            key = rng.next_key()
+            key = rng.next_key(self.random)
         kept: dict[Node, Any] = {}
         for number, (step, dead) in enumerate(zip(self.steps, self.dead)):
             if number == len(self.steps) - 1:
@@ -406,12 +407,15 @@ def _storages(nodes: Iterable[Node]) -> set[int]:
     return {t.untyped_storage()._cdata for n in nodes for t in _leaves(n)}
 
 
-def _number_random(nodes: Iterable[Node]) -> bool:
-    """Give each random operator its number in the whole graph, so that a piece of it draws what the whole would."""
+def _number_random(nodes: Iterable[Node]) -> int:
+    """Give each random operator its number in the whole graph, so that a piece of it draws what the whole would.
+
+    Returns how many there are.
+    """
     random = [n for n in nodes if is_random(n)]
     for number, node in enumerate(random):
         node.meta.setdefault(RANDOM_NUMBER, number)  # a piece of a piece has them
-    return bool(random)
+    return len(random)
 
 
 def _constant(module: GraphModule, node: Node) -> Any:
