@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from types import CodeType
 from typing import Any
 
 import torch
 
+from shakedown.dynamo import GivenUp, function_name, is_resumed
+
 from ..evidence import graphs as documents
 from ..evidence.graphs import GraphRecord
-
-_RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+$")
 
 
 @dataclass
@@ -22,18 +20,6 @@ class CapturedGraph:
     operators: int
     place: tuple[str, str, int] | None = None  # function, file, line: known once Dynamo is done with it
     runs: int = 0
-
-
-@dataclass
-class GivenUp:
-    """A function that runs as written: ``calls`` is None where they cannot be counted."""
-
-    code: CodeType
-    after: Any  # the strategy under which functions that it calls run
-    final: Any  # what Dynamo itself would have set
-    limit: tuple[str, int, str] | None = None  # setting, value, guard
-    failure: tuple[str, str, int] = ("", "", 0)  # exception, reason, line
-    calls: int | None = 0
 
 
 @dataclass
@@ -52,8 +38,7 @@ class Seen:
     graph_runs: int = 0
     breaks: Counter[tuple[str, str, str, str, int, bool]] = field(default_factory=Counter)
     recompilations: Counter[tuple[str, str, int, str]] = field(default_factory=Counter)
-    frames: list[GivenUp] = field(default_factory=list)
-    given_up: dict[int, GivenUp] = field(default_factory=dict)  # by id of the code object, which GivenUp keeps alive
+    frames: dict[GivenUp, int | None] = field(default_factory=dict)  # calls as written, None where they are not counted
     by_operator: list[documents.ByOperator] = field(default_factory=list)
     rows: dict[tuple[Any, ...], Row] = field(default_factory=dict)
 
@@ -66,7 +51,7 @@ class Counts:
     runs: dict[int, int] = field(default_factory=dict)
     breaks: Counter[tuple[str, str, str, str, int, bool]] = field(default_factory=Counter)
     recompilations: Counter[tuple[str, str, int, str]] = field(default_factory=Counter)
-    calls: list[int | None] = field(default_factory=list)
+    frames: dict[GivenUp, int | None] = field(default_factory=dict)
     by_operator: int = 0
     rows: dict[tuple[Any, ...], Row] = field(default_factory=dict)
 
@@ -77,17 +62,16 @@ class Counts:
             runs={number: graph.runs for number, graph in enumerate(seen.graphs)},
             breaks=seen.breaks.copy(),
             recompilations=seen.recompilations.copy(),
-            calls=[frame.calls for frame in seen.frames],
+            frames=dict(seen.frames),
             by_operator=len(seen.by_operator),
             rows={shapes: replace(row) for shapes, row in seen.rows.items()},
         )
 
     def new_calls(self, seen: Seen) -> list[tuple[GivenUp, int | None]]:
         """Functions that were given up, with their calls since; one whose calls are not counted is given each time."""
-        before = [*self.calls, *[0] * (len(seen.frames) - len(self.calls))]
         return [
-            (frame, None if frame.calls is None else frame.calls - (old or 0))
-            for frame, old in zip(seen.frames, before)
+            (frame, None if calls is None else calls - (self.frames.get(frame) or 0))
+            for frame, calls in seen.frames.items()
         ]
 
 
@@ -99,7 +83,7 @@ def _limit(frame: GivenUp, calls: int | None) -> documents.LimitEvent:
         line=frame.code.co_firstlineno,
         limit=setting,
         allowed=allowed,
-        guard=re.sub(r"^\d+/\d+: ", "", guard),
+        guard=guard,
         ran_eager=calls or 0,
     )
 
@@ -131,7 +115,7 @@ def document(seen: Seen, base: Counts, regions: documents.Regions | None, unseen
                     function=function_name(function),
                     file=file,
                     line=line,
-                    resumed=_RESUMED.match(function) is not None,
+                    resumed=is_resumed(function),
                     operators=graph.operators,
                     runs=runs,
                 )
@@ -172,15 +156,6 @@ def document(seen: Seen, base: Counts, regions: documents.Regions | None, unseen
         regions=regions,
         unseen=unseen,
     )
-
-
-def function_name(name: str) -> str:
-    found = _RESUMED.match(name)
-    return found[1] if found else name
-
-
-def first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
 def shapes_text(shapes: tuple[Any, ...]) -> str:
