@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,15 +13,17 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from ... import profiles
 from ...buffer import DEVICE
 from ...device import _start
+from ...graph_higher_order import settle_rng_states
 from ...lowering import registry
 from . import options as asked
+from . import artefacts, breaks, precompile
 from .options import Options
 from .split import Graph, asked_for_one_graph
 
-_numbers = itertools.count()
-
 # Every shape gets a program of its own, so Dynamo must not generalise a size after it has seen a second value.
 torch._dynamo.config.automatic_dynamic_shapes = False
+breaks.listen()
+precompile.switch_on()
 
 # Between two graphs Dynamo watches every Python frame, the device's own kernels included: they are not the user's code.
 for _package in ("shakedown.neuron", "jax", "jaxlib", "ml_dtypes", "opt_einsum"):
@@ -47,6 +49,7 @@ def neuron(
         UnsupportedByProfile: the active support profile refuses what was asked for.
     """
     _start()
+    precompile.switch_on()
     ruled: set[str] = set()
     decompositions = registry.decomposition_table()
     sizes = asked.symbolic_sizes(example_inputs)
@@ -59,18 +62,23 @@ def neuron(
     if not chosen.copies_cpu_inputs:
         asked.refuse_cpu_inputs(module, example_inputs)
     back_to = asked.common_device(example_inputs) if chosen.retain_device else None
-    name = f"{chosen.model_name}_{next(_numbers)}"
+    name = f"{chosen.model_name}_{next(precompile.numbers)}"
+    breaks.report.captured(name, module)
+    artefacts.captured(name, module)
     # A graph captured for CPU tensors alone runs on the device, and its results stay there.
     moved = _are_all_on_cpu(example_inputs)
+    packs = precompile.is_on() and back_to is None  # moving results is no part of what AOTAutograd packs
+    compiler_of = partial(_compiler, packs, name, chosen, moved)
     compiler = aot_autograd(
-        fw_compiler=_Compiler(f"{name}_forward", chosen, moved=moved, results_on_device=moved),
-        bw_compiler=_Compiler(f"{name}_backward", chosen, moved=moved),  # gradients go to where their tensors are
-        inference_compiler=_Compiler(f"{name}_inference", chosen, moved=moved, results_on_device=moved),
+        fw_compiler=compiler_of("forward", results_on_device=moved),
+        bw_compiler=compiler_of("backward"),  # gradients go to where their tensors are
+        inference_compiler=compiler_of("inference", results_on_device=moved),
         partition_fn=min_cut_rematerialization_partition,
         decompositions=decompositions,
         keep_inference_input_mutations=True,
     )
-    run = compiler(module, example_inputs)
+    with precompile.graph_cache(packs):
+        run = compiler(module, example_inputs)
     return run if back_to is None or back_to.type == DEVICE.type else _returning_to(back_to, run)
 
 
@@ -89,24 +97,34 @@ def _returning_to(device: torch.device, run: Callable[..., Any]) -> Callable[...
     return moving
 
 
+def _compiler(packs: bool, name: str, options: Options, moved: bool, part: str, **more: Any) -> Callable[..., Any]:
+    compiler = _Compiler(f"{name}_{part}", options, packs=packs, moved=moved, **more)
+    return precompile.packable(compiler) if packs else compiler
+
+
 class _Compiler:
     """Turns one functional graph into a callable on a list of inputs (AOTAutograd's boxed convention)."""
 
-    def __init__(self, name: str, options: Options, *, moved: bool, results_on_device: bool = False) -> None:
-        self.name, self.options = name, options
+    def __init__(
+        self, name: str, options: Options, *, packs: bool, moved: bool, results_on_device: bool = False
+    ) -> None:
+        self.name, self.options, self.packs = name, options, packs
         self.moved, self.results_on_device = moved, results_on_device
         self.one_graph = asked_for_one_graph()  # now: the backward pass may be compiled later
 
     def __call__(self, module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        settle_rng_states(module.graph)
         if self.moved:
             _move_factories(module.graph)
-        graph = Graph(
-            self.name,
-            module,
-            self.options,
-            results_on_device=self.results_on_device,
-            one_graph=self.one_graph,
-        )
+        arguments: dict[str, Any] = {
+            "name": self.name,
+            "options": self.options,
+            "results_on_device": self.results_on_device,
+            "one_graph": self.one_graph,
+        }
+        if self.packs:
+            return precompile.packing(Graph, module, arguments)
+        graph = Graph(module=module, **arguments)
 
         def run(inputs: list[Any]) -> list[Any]:
             arguments = list(inputs)

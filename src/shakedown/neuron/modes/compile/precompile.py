@@ -1,0 +1,485 @@
+"""The precompile cache: a new process runs compiled graphs without tracing them, neither with Dynamo nor with AOTAutograd.
+
+PyTorch has the mechanism (``torch._dynamo.config.caching_precompile``): Dynamo packs guards and bytecode of a frame, AOTAutograd
+packs its wrappers around what a backend compiled. This file says what a graph of ours is packed as (:class:`GraphCode`), where
+entries lie and which of them may be read (:class:`Frames`), and when they are written. :mod:`...torch_precompile` makes
+PyTorch's part hold where it would fail.
+
+An entry is PyTorch's pickle. Nothing is unpickled but files of our own directory that belong to the user, that nobody else may
+write, whose checksum is right, and that these versions of everything have written (:mod:`...cache.store`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import functools
+import hashlib
+import inspect
+import pickle
+import platform
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._dynamo import package
+from torch._dynamo.utils import counters
+from torch._inductor.output_code import OutputCode
+from torch.compiler._cache import CacheArtifactRecorder
+from torch.fx.graph_module import GraphModule
+from torch.utils._python_dispatch import _disable_current_modes
+
+import shakedown
+
+from ... import config, events, profiles
+from ...cache.key import Key, differences, digest_of
+from ...cache.store import CacheWarning, Store
+
+_PREFIX = "neuron-"  # of the ids of our entries, in PyTorch's tables and artefacts
+_local = threading.local()
+
+
+class NotHere(Exception):
+    """An entry cannot be used in this process; the text says why."""
+
+
+# --- what must be the same for an entry to be read -----------------------------------------------------------------------
+
+
+@functools.cache
+def _software() -> dict[str, str]:
+    """Versions, and the device half's own source: an entry holds graphs that this source has made."""
+    root = Path(__file__).parents[2]
+    source = hashlib.sha256()
+    for path in sorted(root.rglob("*")):
+        if path.suffix in (".py", ".toml"):
+            source.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    names = [f"{name}={version(name)}" for name in ("torch", "jax", "jaxlib")]
+    python = f"{platform.python_implementation()}-{platform.python_version()}"
+    return {
+        "versions": " ".join([f"shakedown={shakedown.__version__}", *names, f"python={python}"]),
+        "sources": source.hexdigest()[:40],
+    }
+
+
+def surroundings() -> dict[str, str]:
+    """The parts of a key that are no property of the function: versions, source, support profile."""
+    profile = "none" if profiles.active is None else profiles.active.sha256[:40]
+    return {**_software(), "profile": profile}
+
+
+def store() -> Store | None:
+    """The directory of entries, ``precompile/`` under the caches' root; None when caches are off."""
+    if not config.CACHE():
+        return None
+    return _store_at(config.CACHE_DIR() / "precompile")
+
+
+@functools.cache
+def _store_at(root: Path) -> Store:
+    return Store(
+        root,
+        max_bytes=config.CACHE_MAX_SIZE() << 20,
+        max_entries=config.CACHE_MAX_ENTRIES(),
+        lock_timeout=config.CACHE_LOCK_TIMEOUT(),
+    )
+
+
+# --- graphs --------------------------------------------------------------------------------------------------------------
+
+
+class _Numbers:
+    """Numbers of graphs. Those of graphs that come from the cache are taken."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._lock = threading.Lock()
+
+    def __next__(self) -> int:
+        with self._lock:
+            self._next += 1
+            return self._next - 1
+
+    def take(self, name: str) -> None:
+        number = name.rsplit("_", 2)[-2]
+        with self._lock:
+            self._next = max(self._next, int(number) + 1 if number.isdigit() else 0)
+
+
+numbers = _Numbers()
+
+
+class GraphCode(OutputCode):
+    """A compiled graph as AOTAutograd may pack it: its operators, from which the graph is made again at its first call.
+
+    `make` makes the graph from its module; `arguments` are what it is made with, in a form that can be pickled.
+    """
+
+    def __init__(self, make: Callable[..., Any], arguments: dict[str, Any], packed: bytes, graph: Any = None) -> None:
+        self._make, self._arguments, self._packed, self._graph = make, arguments, packed, graph
+        self._lock = threading.Lock()
+        self._boxed_call = True  # AOTAutograd's convention: the list of inputs is the callee's
+
+    def __call__(self, inputs: Any) -> Any:
+        arguments = list(inputs)
+        inputs.clear()  # the caller gave its references away, so that memory can be freed on the way
+        if self._graph is None:
+            self._restore()
+        return self._graph(arguments)
+
+    def _restore(self) -> None:
+        with self._lock, _disable_current_modes():
+            if self._graph is None:
+                self._graph = self._make(module=_unpacked(self._packed), **self._arguments)
+
+    def prepare_for_serialization(self) -> None:
+        """Nothing to do: what is packed is kept apart from the graph."""
+
+    def post_compile(self, *_: Any) -> None:
+        """Nothing to do."""
+
+    def set_triton_bundle(self, triton_bundle: Any) -> None:
+        """Nothing to do."""
+
+    def __copy__(self) -> GraphCode:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> GraphCode:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if not self._packed:
+            raise pickle.PicklingError("a graph that cannot be packed")
+        return _graph_code, (surroundings(), self._make, self._arguments, self._packed)
+
+
+def _graph_code(
+    made_by: dict[str, str], make: Callable[..., Any], arguments: dict[str, Any], packed: bytes
+) -> GraphCode:
+    if made_by != surroundings():
+        raise NotHere("; ".join(differences(surroundings(), made_by)))
+    numbers.take(arguments["name"])
+    return GraphCode(make, arguments, packed)
+
+
+def _packed_module(module: GraphModule) -> bytes:
+    """The graph with the metadata of its values; b"" when PyTorch cannot pack it. (No public way keeps the metadata.)"""
+    try:
+        from torch.fx._graph_pickler import GraphPickler, Options
+
+        return GraphPickler.dumps(module, Options(ops_filter=None))
+    except Exception as error:  # whatever it meets: the graph runs, and is traced again by the next process
+        events.record("precompile", "not packed", detail=type(error).__name__)
+        return b""
+
+
+def _unpacked(data: bytes) -> GraphModule:
+    from torch._subclasses import FakeTensorMode
+    from torch.fx._graph_pickler import GraphPickler
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    module = GraphPickler.loads(data, FakeTensorMode(shape_env=ShapeEnv()))
+    assert isinstance(module, GraphModule)
+    module.recompile()
+    return module
+
+
+def packable(compiler: Callable[..., Any]) -> Callable[..., Any]:
+    """`compiler`, whose results are :class:`GraphCode`, as AOTAutograd knows that it may pack them."""
+    from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler
+
+    return SerializableAOTDispatchCompiler(OutputCode, compiler)
+
+
+def packing(make: Callable[..., Any], module: GraphModule, arguments: dict[str, Any]) -> GraphCode:
+    """`make` called for `module`, in a form that AOTAutograd can pack."""
+    packed = _packed_module(module)
+    # AOTAutograd strips the metadata from a backward graph once it has packed it, so ours is made of a copy.
+    graph = torch.fx.Graph()
+    result = graph.graph_copy(module.graph, {}, return_output_node=True)
+    assert result is not None
+    value, old = result
+    output = graph.output(value, getattr(old, "type", None))
+    output.meta = dict(old.meta)
+    copied = GraphModule(module, graph)
+    return GraphCode(make, arguments, packed, make(module=copied, **arguments))
+
+
+# --- AOTAutograd's entries: one captured graph, without Dynamo's guards ---------------------------------------------------
+
+
+@contextmanager
+def graph_cache(ours: bool) -> Iterator[None]:
+    """While open, AOTAutograd looks for entries in our directory, and keeps what it makes there, if they are `ours`."""
+    before = getattr(_local, "graphs", False)
+    _local.graphs = ours
+    try:
+        yield
+    finally:
+        _local.graphs = before
+
+
+def keeps_graph(key: str) -> bool:
+    """Whether AOTAutograd's entry of `key` is ours: it is looked for while we compile, and may be written much later."""
+    if getattr(_local, "graphs", False):
+        _ours.add(key)
+    return key in _ours
+
+
+_ours: set[str] = set()
+
+
+def _graph_key(key: str) -> Key:
+    return Key({"graph": key, **surroundings()})
+
+
+def put_graph(key: str, content: bytes) -> None:
+    """Keep AOTAutograd's pickle of one graph under its key."""
+    if (found := store()) is not None:
+        found.put(_graph_key(key), content, kind="graph", name=key)
+
+
+def graphs_of(key: str) -> Iterator[tuple[Any, bytes, bool]]:
+    """AOTAutograd's entry of `key`, as it yields them: unpickled, pickle, whether it came from the disk."""
+    found = None if (at := store()) is None else at.get(_graph_key(key).digest)
+    if found is None:
+        return
+    try:
+        entry = pickle.loads(found[1])
+    except Exception as error:
+        _warn_once("graph", f"a captured graph is traced again: {_why(error)}")
+        return
+    events.record("precompile", "hit", detail="graph")
+    yield entry, found[1], True
+
+
+# --- Dynamo's entries: a function with its guards and all its graphs ------------------------------------------------------
+
+
+@contextmanager
+def wrapping(context: Any) -> Iterator[None]:
+    """While open, Dynamo wraps a function for `context`, in which backend and options are to be found."""
+    before = getattr(_local, "context", None)
+    _local.context = context
+    try:
+        yield
+    finally:
+        _local.context = before
+
+
+def _asked_for() -> str | None:
+    """Backend options of the function that is being wrapped; None where another backend was asked for."""
+    from torch._dynamo.eval_frame import innermost_backend
+
+    from .backend import neuron
+
+    context = getattr(_local, "context", None)
+    backend = innermost_backend(context.callback) if context is not None else None
+    asked = getattr(backend, "kwargs", {})
+    inner = innermost_backend(getattr(backend, "compiler_fn", backend)) if backend is not None else None
+    if inner is not neuron:
+        return None
+    variables = (config.DISABLE_FALLBACK_EXECUTION(), config.RETAIN_DEVICE(), config.DISABLE_CPU_AUTOCOPY())
+    plain = (bool, int, float, str, type(None))  # others have no text that is the same in every process
+    settings = sorted((n, v) for n, v in torch._dynamo.config.get_config_copy().items() if isinstance(v, plain))
+    flags = (getattr(context, "fullgraph", None), getattr(context, "_dynamic", None))
+    return repr((sorted(asked.items(), key=str), variables, settings, flags))
+
+
+def _id_of(fn: Callable[..., Any]) -> str | None:
+    """Of a function to be compiled by us, the same in every process that runs the same code; None: not by us."""
+    asked = _asked_for()
+    if asked is None:
+        return None
+    code = package.SerializedCode.from_code_object(inspect.unwrap(_innermost(fn)).__code__)
+    module = getattr(_innermost(fn), "__module__", "")
+    text = "\0".join(
+        [package.CompilePackage.source_id_from_fn(fn), module, asked, code.co_code.hex(), repr(code.co_names)]
+    )
+    return _PREFIX + digest_of(text.encode())
+
+
+def _innermost(fn: Callable[..., Any]) -> Any:
+    from torch._dynamo.eval_frame import innermost_fn
+
+    return innermost_fn(fn)
+
+
+class Frames(package.DiskDynamoCache):
+    """Dynamo's store of functions. Those compiled for other backends go where PyTorch puts them."""
+
+    def record_package(self, package: Any) -> None:
+        global _unsaved
+        _unsaved = True
+        super().record_package(package)
+
+    def load(self, fn: Callable[..., Any]) -> Any:
+        """The entry of `fn`, or None. What is found is checked against this process before it is unpickled."""
+        _local.found = ident = _id_of(fn)
+        if ident is None:
+            return super().load(fn)
+        name = getattr(_innermost(fn), "__qualname__", "?")
+        found = None if (at := store()) is None else at.get(_frame_key(ident, surroundings()).digest)
+        try:
+            if found is None:
+                counters["dynamo_cache"]["dynamo_cache_miss"] += 1
+                events.record("precompile", "miss", detail=name)
+                if at is not None:
+                    _say_if_foreign(at, ident, name)
+                return None
+            entry = pickle.loads(found[1].partition(b"\n")[2])
+            for backend in entry.backends.values():
+                _context().record_artifact(backend)
+        except Exception as error:
+            counters["dynamo_cache"]["dynamo_cache_error"] += 1
+            unusable(name, error)
+            return None
+        counters["dynamo_cache"]["dynamo_cache_hit"] += 1
+        events.record("precompile", "hit", detail=name)
+        return entry
+
+    def write(self, cache_entry: Any, path: str) -> None:
+        if not path.startswith(_PREFIX):
+            return super().write(cache_entry, path)
+        slim = dataclasses.replace(cache_entry, dynamo=_with_digests(cache_entry.dynamo))
+        content = _head(surroundings()) + pickle.dumps(slim)
+        CacheArtifactRecorder(package.PrecompileCacheArtifact.type(), path).record(content)
+        self._write_to_local_cache(content, path)
+
+    def _write_to_local_cache(self, pickled_content: bytes, path: str) -> None:
+        if not path.startswith(_PREFIX):
+            return super()._write_to_local_cache(pickled_content, path)
+        at = store()
+        if at is None:
+            return
+        # An artefact may come from elsewhere: it is kept as what it is, and is not looked up here.
+        made_by = _surroundings_in(pickled_content)
+        if at.put(_frame_key(path, made_by), pickled_content, kind="frame", name=path):
+            events.record("precompile", "stored", nbytes=len(pickled_content))
+
+
+def _context() -> Any:
+    from torch._dynamo.precompile_context import PrecompileContext
+
+    return PrecompileContext
+
+
+def _head(parts: dict[str, str]) -> bytes:
+    return "\t".join(f"{name}={value}" for name, value in sorted(parts.items())).encode() + b"\n"
+
+
+def _surroundings_in(content: bytes) -> dict[str, str]:
+    return dict(field.split("=", 1) for field in content.partition(b"\n")[0].decode().split("\t"))
+
+
+def _frame_key(ident: str, parts: dict[str, str]) -> Key:
+    return Key({"function": ident, **parts})
+
+
+def _say_if_foreign(at: Store, ident: str, name: str) -> None:
+    """Warn when the function is there, made by other versions."""
+    for entry in at.entries():
+        parts = dict(entry.header.parts)
+        if parts.pop("function", None) == ident:
+            unusable(name, NotHere("; ".join(differences(surroundings(), parts))))
+            return
+
+
+def unusable(name: str, error: Exception) -> None:
+    """Note that the entry of the function `name` is not used. One warning in a process."""
+    events.record("precompile", "unusable", detail=name)
+    _warn_once("frame", f"{name} is traced again: {_why(error)}")
+
+
+def left_out(reason: str) -> None:
+    """Note that something was compiled and cannot be packed; it is traced again by the next process."""
+    events.record("precompile", "left out", detail=reason)
+
+
+def _why(error: Exception) -> str:
+    return str(error) if isinstance(error, (NotHere, RuntimeError)) else f"{type(error).__name__}: {error}"
+
+
+_warned: set[str] = set()
+
+
+def _warn_once(sort: str, text: str) -> None:
+    if sort not in _warned:
+        _warned.add(sort)
+        warnings.warn(f"precompile cache {config.CACHE_DIR() / 'precompile'}: {text}", CacheWarning, stacklevel=3)
+
+
+def found_id() -> str | None:
+    """The id under which the function that is being wrapped was looked for, once."""
+    ident, _local.found = getattr(_local, "found", None), None
+    return ident
+
+
+# --- source files ---------------------------------------------------------------------------------------------------------
+
+
+def _is_pytorch(module: str) -> bool:
+    return module.partition(".")[0] == "torch"  # its version is part of the key
+
+
+def _with_digests(entry: Any) -> Any:
+    """`entry` with a digest in the place of each module's source: PyTorch keeps whole texts, and compares some lines."""
+    sources = {
+        dataclasses.replace(s, content="" if _is_pytorch(s.module) else digest_of(s.content.encode()))
+        if len(s.content) != 40
+        else s
+        for s in entry.source_info.inlined_sources
+    }
+    return dataclasses.replace(entry, source_info=package.SourceInfo(inlined_sources=sources))
+
+
+def check_sources(entry: Any) -> None:
+    """Compare the files that the traced code came from with those of today.
+
+    Raises:
+        NotHere: one of them has changed.
+    """
+    for source in entry.source_info.inlined_sources:
+        if not _is_pytorch(source.module):
+            module = sys.modules.get(source.module) or import_module(source.module)
+            if digest_of(inspect.getsource(module).encode()) != source.content:
+                raise NotHere(f"the source of {source.module} has changed")
+
+
+# --- on and off -----------------------------------------------------------------------------------------------------------
+
+_unsaved = False
+_installed = False
+
+
+def is_on() -> bool:
+    """Whether graphs are packed: by our variable, or because PyTorch's own setting is on."""
+    return torch._dynamo.config.caching_precompile
+
+
+def switch_on() -> None:
+    """Follow ``SHAKEDOWN_PRECOMPILE``; called with the backend, and whenever a graph is compiled."""
+    global _installed
+    if config.PRECOMPILE():
+        torch._dynamo.config.caching_precompile = True
+    if is_on() and not _installed:
+        from ...torch_precompile import install
+
+        _installed = True
+        install()
+        atexit.register(save)
+
+
+def save() -> None:
+    """Write what this process has traced. Called when it ends; ``torch.compiler.save_cache_artifacts`` does it too."""
+    global _unsaved
+    if _unsaved and is_on():
+        _unsaved = False
+        _context().save_to_dynamo_cache()

@@ -1,0 +1,216 @@
+"""What PyTorch's precompile needs to be safe to switch on: patches, each with its reason, applied while it is on.
+
+As it is (2.13, 2.14) it ends the program where a guard, a source file or a name cannot be packed, and where an entry
+cannot be installed; it looks for functions by name and line alone; and it unpickles what lies in a directory of temporary
+files. Here every such failure means that a function is traced as if there were no cache.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch._dynamo import package
+
+from .modes.compile import precompile
+
+
+class Package(package.CompilePackage):
+    """What is packed of one function; `ours` when it is compiled for this device."""
+
+    ours = False
+    _broken = False
+
+    def initialize(self, fn: Any, dynamo: Any = None, ignore_inlined_sources: bool = False) -> None:
+        ident = precompile.found_id()
+        if ident is not None:
+            # PyTorch's id is a name and a line: two programs, or two options, would take each other's entries.
+            self.__dict__["source_id"] = ident
+            self.ours = True
+        if dynamo is None or not self.ours:
+            super().initialize(fn, dynamo, ignore_inlined_sources)
+            return
+        try:
+            precompile.check_sources(dynamo)
+            super().initialize(fn, dynamo, ignore_inlined_sources)
+        except Exception as error:
+            self._begin_again(fn, error)
+
+    def install(self, backends: Any) -> None:
+        """PyTorch would initialise the package a second time after a failure, which is an AssertionError."""
+        if self._broken:
+            return
+        if not self.ours:
+            super().install(backends)
+            return
+        try:
+            super().install(backends)
+        except Exception as error:
+            fn = self._innermost_fn
+            self.uninstall()
+            self._begin_again(fn, error)
+
+    def _begin_again(self, fn: Any, error: Exception) -> None:
+        precompile.unusable(getattr(precompile._innermost(fn), "__qualname__", "?"), error)
+        self._broken = True
+        self._initialized = False
+        self._codes.clear()
+        super().initialize(fn, None)
+
+    @contextmanager
+    def code_context(self, code: Any) -> Iterator[None]:
+        """A function that PyTorch meets on the way and cannot name again (a local one) is compiled and not packed."""
+        if self.ours and code not in self._codes:
+            try:
+                self._add_user_function(code)
+            except Exception as error:
+                self._left_out(error)
+                self._codes.pop(code, None)
+                self._current_entry = package._DynamoCodeCacheEntry(
+                    package.SerializedCode.from_code_object(code), "", [], [], {}, [], None, False, bypassed=True
+                )
+                try:
+                    yield
+                finally:
+                    self._current_entry = None
+                return
+        with super().code_context(code):
+            yield
+
+    def add_inlined_source(self, sources: Any) -> None:
+        """Code without a file (typed in, generated) cannot be compared later, so what uses it is not packed."""
+        try:
+            super().add_inlined_source(sources)
+        except Exception as error:
+            if not self.ours:
+                raise
+            self._left_out(error)
+            self.bypass_current_entry()
+
+    def add_resume_function(self, *args: Any, **kwargs: Any) -> None:
+        try:
+            super().add_resume_function(*args, **kwargs)
+        except Exception as error:
+            if not self.ours:
+                raise
+            self._left_out(error)
+            self.bypass_current_entry()
+
+    def _left_out(self, error: Exception) -> None:
+        precompile.left_out(str(error).splitlines()[0] if str(error) else type(error).__name__)
+
+
+def install() -> None:
+    """Apply every patch, once per process."""
+    package.CompilePackage = Package
+    package.DynamoCache.__class__ = precompile.Frames
+    _know_who_is_wrapped()
+    _leave_out_what_cannot_be_packed()
+    _give_back_gradients()
+    _keep_graphs_with_us()
+    _say_less_of_dropped_guards()
+
+
+def _know_who_is_wrapped() -> None:
+    """Dynamo looks into its store without saying for which backend."""
+    from torch._dynamo.eval_frame import _TorchDynamoContext
+
+    original = _TorchDynamoContext.__call__
+
+    @functools.wraps(original)
+    def call(self: Any, fn: Any) -> Any:
+        with precompile.wrapping(self):
+            return original(self, fn)
+
+    _TorchDynamoContext.__call__ = call
+
+
+def _leave_out_what_cannot_be_packed() -> None:
+    """A guard that cannot be packed is an AssertionError otherwise; and a graph without a backward pass, yet, would put
+    aside every entry of its function for good."""
+    from torch._dynamo.guards import CheckFunctionManager
+
+    original = CheckFunctionManager.serialize_guards
+
+    @functools.wraps(original)
+    def serialize_guards(self: Any, *args: Any, **kwargs: Any) -> bytes:
+        packing = getattr(self.output_graph, "package", None)
+        try:
+            return original(self, *args, **kwargs)
+        except Exception as error:
+            if not isinstance(packing, Package) or not packing.ours:
+                raise
+            packing._left_out(error)
+            packing.bypass_current_entry()
+            return b""  # of an entry that is put aside, so nobody reads it
+
+    CheckFunctionManager.serialize_guards = serialize_guards
+    package.PrecompileCacheEntry.from_cache_entry = staticmethod(_with_what_is_there)
+
+
+def _with_what_is_there(cache_entry: Any, backends: Any) -> Any:
+    """In the place of ``PrecompileCacheEntry.from_cache_entry``: the entry without the graphs that were not packed."""
+    kept = []
+    used: dict[Any, Any] = {}
+    for code in cache_entry.codes:
+        there = [b for b in code.backend_ids if b in backends]
+        missing = set(code.backend_ids) - set(there)
+        guarded = [g for g in code.guarded_codes if not missing & _names_in(g.dynamo_code)]
+        aside = code.bypassed or (bool(missing) and not guarded)
+        kept.append(dataclasses.replace(code, backend_ids=there, guarded_codes=guarded, bypassed=aside))
+        used.update({b: backends[b] for b in there})
+    return package.PrecompileCacheEntry(dynamo=dataclasses.replace(cache_entry, codes=kept), backends=used)
+
+
+def _names_in(code: Any) -> set[str]:
+    inner = [c for c in code.co_consts if isinstance(c, package.SerializedCode)]
+    return set(code.co_names).union(*map(_names_in, inner))
+
+
+def _give_back_gradients() -> None:
+    """A parameter that had a gradient, on which no guard is, comes back with a placeholder for it: a TypeError."""
+    from torch._dynamo.guards import GuardsStatePickler, _Missing
+
+    original = GuardsStatePickler._unpickle_tensor.__func__
+
+    @functools.wraps(original)
+    def _unpickle_tensor(cls: Any, *args: Any) -> Any:
+        *rest, grad = args
+        return original(cls, *rest, None if isinstance(grad, _Missing) else grad)
+
+    GuardsStatePickler._unpickle_tensor = classmethod(_unpickle_tensor)
+
+
+def _keep_graphs_with_us() -> None:
+    """AOTAutograd reads and unpickles files of a directory for temporary files, which others may have made."""
+    from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache
+
+    write, candidates = AOTAutogradCache._write_to_local_cache, AOTAutogradCache.iterate_over_candidates.__func__
+
+    def _write_to_local_cache(key: str, content: bytes) -> None:
+        precompile.put_graph(key, content) if precompile.keeps_graph(key) else write(key, content)
+
+    def iterate_over_candidates(cls: Any, local: bool, remote_cache: Any, key: str) -> Any:
+        if precompile.keeps_graph(key):
+            return precompile.graphs_of(key)
+        return candidates(cls, local, remote_cache, key)
+
+    AOTAutogradCache._write_to_local_cache = staticmethod(_write_to_local_cache)
+    AOTAutogradCache.iterate_over_candidates = classmethod(iterate_over_candidates)
+
+
+def _say_less_of_dropped_guards() -> None:
+    """PyTorch warns of each guard on the identity of a function or module that it drops: ten lines a graph about its own
+    functions. Those of the user's remain."""
+    own = ("G['torch']", "G['__import_torch_", "G['__builtins_dict__")
+
+    def wanted(record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        return not (text.endswith("is dropped with caching_precompile=True.") and any(o in text for o in own))
+
+    logging.getLogger("torch._dynamo.guards").addFilter(wanted)
+
