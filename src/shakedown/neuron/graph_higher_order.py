@@ -45,7 +45,7 @@ def lower(lowering: GraphLowering, node: torch.fx.Node, args: Any, kwargs: dict[
     Raises:
         LoweringError: the operator is not lowered, or a graph that it takes is not.
     """
-    name = node.target.name()  # type: ignore[union-attr]
+    name = node.target.name()
     handler = _handlers.get(name)
     if handler is None:
         raise LoweringError(f"{name}: no lowering of this higher-order operator")
@@ -299,7 +299,7 @@ def _random(lowering: GraphLowering, node: torch.fx.Node, op: Any, given: Any, k
     if found is None or not found.random:
         raise LoweringError(f"{op}: no lowering that draws random numbers")
     example = node.meta["val"]
-    if node.target.name() == "run_and_save_rng_state":  # type: ignore[union-attr]
+    if node.target.name() == "run_and_save_rng_state":
         example = example[1]
     outputs = tuple(View.of(t) for t in _leaves(example) if isinstance(t, torch.Tensor))
     extra: dict[str, Any] = {"key": key} | ({"outputs": outputs} if found.takes_outputs else {})
@@ -344,7 +344,7 @@ def _traced(lowering: GraphLowering, node: torch.fx.Node, args: Any, kwargs: dic
     """
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    dense = node.target.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)  # type: ignore[union-attr]
+    dense = node.target.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
     if dense is None:
         raise LoweringError(f"{node.target}: PyTorch {torch.__version__} has no dense form of it")
 

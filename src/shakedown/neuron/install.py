@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import torch
 
-from . import config, dispatch, manual, profiles, runtime
+from . import autocast, config, dispatch, manual, profiles, runtime
 from .lowering import load as load_lowerings
 from .lowering import registry
 from .modes import adaptive
@@ -36,6 +36,7 @@ def install() -> None:
         if op not in taken:
             _register(op, _library)
             taken.add(op)
+    autocast.register(_library)
     profiles.activate(profile)
 
 
