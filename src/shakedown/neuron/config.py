@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Generic, TypeVar
 from .errors import ConfigError
 
 T = TypeVar("T")
+STARTED = time.time()  # seconds since the epoch: this module is the first of the device's that a process loads
 
 
 def _flag(text: str) -> bool:
@@ -136,6 +138,20 @@ MAX_PIECES = Setting(
     "programs at most that a graph of torch.compile is split into around operators that no program can hold; above it the "
     "graph runs operator by operator",
 )
+PRESERVE_ARTIFACTS = Setting(
+    "SHAKEDOWN_PRESERVE_ARTIFACTS",
+    False,
+    _flag,
+    "torch.compile keeps files of every stage of every graph: captured graph, program, StableHLO, XLA's result, timings",
+    alias="TORCH_NEURONX_PRESERVE_COMPILATION_ARTIFACTS",
+)
+DEBUG_DIR = Setting(
+    "SHAKEDOWN_DEBUG_DIR",
+    Path("neuron_artifacts"),
+    Path,
+    "directory of these files",
+    alias="TORCH_NEURONX_DEBUG_DIR",
+)
 STRICT_FALLBACK = Setting(
     "TORCH_NEURONX_FALLBACK_ONLY_FOR_UNIMPLEMENTED_OPS",
     False,
@@ -212,11 +228,8 @@ DISABLE_CPU_AUTOCOPY = Setting(
 
 
 def environment_of_compiler() -> dict[str, str]:
-    """What the process that compiles for this one starts with: the same, but it records nothing and keeps nothing on disk.
-
-    (Executables from the persistent cache cannot be serialised again, and serialised ones are all that it makes.)
-    """
-    off = {name: "0" for name in (ADAPTIVE.name, ADAPTIVE.alias, CACHE.name) if name is not None}
+    """What the process that compiles for this one starts with: the same, but it records nothing itself."""
+    off = {name: "0" for name in (ADAPTIVE.name, ADAPTIVE.alias) if name is not None}
     return {**os.environ, **off, DEVICE.name: "rehearsal"}
 
 

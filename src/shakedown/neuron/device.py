@@ -342,3 +342,53 @@ def get_fallback_ops() -> list[str]:
 def clear_op_tracking() -> None:
     """Forget which operators were executed and which fell back."""
     events.clear("execute", "fallback")
+
+
+def compile_report() -> dict[str, list[Any]]:
+    """What became of functions under ``torch.compile(backend="neuron")`` in this process, as plain values.
+
+    ``graphs``: each with the function that it begins in, its operators, Dynamo's compile id. ``breaks``: where capture
+    stopped, PyTorch's reason and what it saw there, the line, how often; ``skipped`` means that the whole function runs as
+    written. ``recompiles``: function, and the guard that did not hold, with the old and the new value. ``limits``: functions
+    that met Dynamo's recompile limit, with the calls that ran eager since. ``skipped``: functions that cannot be compiled,
+    and why; ``ran_eager`` is None where calls cannot be counted. ``splits``: graphs that were captured and are not one
+    program: the operators that run outside (name, reason, line), and the number of programs, 0 where it runs operator by
+    operator. ``unseen``: what this version of PyTorch does not show.
+    """
+    module = _compile_mode()
+    return module.breaks.report.rows()
+
+
+def reset_compile_report() -> None:
+    """Forget what :func:`compile_report` has told so far."""
+    _compile_mode().breaks.report.clear()
+
+
+def operators_between_graphs() -> AbstractContextManager[list[dict[str, Any]]]:
+    """Context manager: count the operators that run between two compiled graphs, or before the first and after the last.
+
+    The list is filled when it closes: one row for each pair of graphs that followed each other, ``after``, ``before``
+    (names; "" for none) and ``operators`` (name -> calls; ``transfer ...`` for what moves between host and device). Operators
+    on the CPU's own tensors are not the device's.
+    """
+    return _compile_mode().breaks.between_graphs()
+
+
+def get_dynamo_metrics() -> list[Any]:
+    """One record for each program that ``torch.compile`` made, once the device has finished: name, operators, and the
+    microseconds that its stages took (TorchNeuron's fields).
+    """
+    synchronize()
+    return list(_compile_mode().metrics.records)
+
+
+def reset_dynamo_metrics() -> None:
+    """Forget the records of :func:`get_dynamo_metrics`."""
+    _compile_mode().metrics.records.clear()
+
+
+def _compile_mode() -> Any:
+    _start()
+    from .modes import compile
+
+    return compile

@@ -25,6 +25,7 @@ Kind = Literal[
     "cache",
     "precompile",
     "bucket",
+    "trace",
     "split",
     "break",
     "recompile",

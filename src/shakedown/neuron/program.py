@@ -13,13 +13,14 @@ A lowering may demand something of its data (:mod:`.lowering.checks`); the progr
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 
-from . import views
+from . import events, views
 from .dtypes import to_torch
 from .errors import LoweringError
 from .lowering.checks import Demand, collecting
@@ -88,6 +89,8 @@ class Program:
 
     The call gives the one result, or the list of them. When it fills `demands`, the results are always a list, which
     ends with the number of the first demand that the data does not meet (int32[], 1 for the first, 0 when all are met).
+    ``keeps``: (result, parameter) pairs; where a demand is not met, such a result is the parameter as it was given, so
+    that a program may consume what it replaces and still change nothing.
     """
 
     name: str
@@ -95,8 +98,10 @@ class Program:
     steps: tuple[Step, ...]
     results: tuple[Ref, ...]
     demands: list[Demand] = field(default_factory=list, compare=False)  # of the data; known once the program was traced
+    keeps: tuple[tuple[int, int], ...] = ()
 
     def __call__(self, *inputs: Any) -> Any:
+        start_ns = time.perf_counter_ns()
         values: list[Any] = [*inputs, *([None] * len(self.steps))]
 
         def value_of(ref: Ref) -> Any:
@@ -110,10 +115,14 @@ class Program:
                 except Exception as error:
                     error.failing_step = step.to.index  # type: ignore[attr-defined]  # whoever splits a graph asks
                     raise
+        events.record("trace", self.name, start_ns=start_ns, duration_ns=time.perf_counter_ns() - start_ns)
         results = [values[r.index] for r in self.results]
         self.demands[:] = demands.stated
         if demands.stated:
-            return [*results, demands.first_broken()]
+            broken = demands.first_broken()
+            for result, parameter in self.keeps:
+                results[result] = jax.numpy.where(broken == 0, results[result], inputs[parameter])
+            return [*results, broken]
         return results[0] if len(results) == 1 else results
 
     def _evaluate(self, step: Step, value_of: Callable[[Ref], Any]) -> Any:
@@ -235,5 +244,6 @@ class Builder:
             lowering = self.profile.narrowed(name, lowering, outputs)
         return self._step("call", *args, name=name, lowering=lowering, kwargs=kwargs, outputs=outputs)
 
-    def finish(self, results: Sequence[Ref]) -> Program:
-        return Program(self.name, tuple(self._parameters), tuple(self._steps), tuple(results)).verify()
+    def finish(self, results: Sequence[Ref], keeps: Sequence[tuple[int, int]] = ()) -> Program:
+        parameters, steps = tuple(self._parameters), tuple(self._steps)
+        return Program(self.name, parameters, steps, tuple(results), keeps=tuple(keeps)).verify()

@@ -4,7 +4,8 @@ Dynamo captures, AOTAutograd separates forward from backward and makes both func
 XLA compiles. A program is specialised on the sizes, strides and offsets of its inputs, so a new shape compiles again.
 """
 
+from . import breaks, metrics
 from .backend import neuron
 from .compiled import graphs
 
-__all__ = ["graphs", "neuron"]
+__all__ = ["breaks", "graphs", "metrics", "neuron"]

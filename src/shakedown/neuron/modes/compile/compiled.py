@@ -21,6 +21,8 @@ from ...program import Builder, Program, Ref
 from ...transfer import set_storage, to_device, to_host, view_on
 from ...views import View
 from .. import adaptive
+from . import artefacts, metrics
+from .metrics import Stopwatch
 from .options import Options
 
 graphs: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()  # that are alive
@@ -60,7 +62,9 @@ class CompiledGraph:
         self.programs: dict[Any, tuple[Callable[..., Any], list[int], list[_Output], Program]] = {}
         # Lower once for the captured layouts, so that an operator without a lowering is known at compile time.
         views = [View.of(v) if isinstance(v := n.meta.get("val"), torch.Tensor) else None for n in self.placeholders]
+        start_ns = time.perf_counter_ns()
         self._lower(views)
+        self.passes_ns = time.perf_counter_ns() - start_ns
 
     def __call__(self, arguments: list[Any], random_key: Any = None) -> list[Any]:
         """Run the graph; `random_key` is the whole graph's where this one is a piece of it."""
@@ -85,16 +89,20 @@ class CompiledGraph:
         if found is None:
             with _disable_current_modes():
                 views = [View.of(a) if isinstance(a, torch.Tensor) else None for a in arguments]
-                program, mutated, outputs = self._lower(views)
+                took = Stopwatch()
+                with took.lowering():
+                    program, mutated, outputs = self._lower(views)
                 run = runtime.compile(program, program.name, holds="graph")
                 try:
-                    results = run(*buffers)
+                    with took.first_run():
+                        results = run(*buffers)
                 except Exception as error:
                     for i, host in hosts.items():
                         arguments[i] = host
                     self._blame(error)
                 if self.profile is not None:
                     self.profile.announce()
+                self._note(program, run, buffers, took)
             self.programs[tuple(key)] = run, mutated, outputs, program
         else:
             run, mutated, outputs, program = found
@@ -115,6 +123,11 @@ class CompiledGraph:
                     hosts[number].copy_(arguments[number])
         fresh = results[len(mutated) :]
         return [make(arguments, fresh) for make in outputs]
+
+    def _note(self, program: Program, run: Any, buffers: list[Any], took: Stopwatch) -> None:
+        model, nth = self.options.model_name, len(self.programs)
+        record = metrics.note(self.name, model, nth, self.module.graph.nodes, program.__str__, self.passes_ns, took)
+        artefacts.lowered(self.module, program, run, buffers, record, took)
 
     def _blame(self, error: Exception) -> NoReturn:
         """Raise `error` of a first run: as a LoweringError that names the node, if it came from tracing a lowering."""
