@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from . import costs, sampling
 
@@ -28,3 +31,16 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     sampling.select(config, items)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _plans_of_its_own() -> Iterator[None]:
+    """A module finds no programs of the ones before it, and leaves none: a thousand of them hold more than a gigabyte."""
+    yield
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
+    dispatch = sys.modules.get("shakedown.neuron.dispatch")
+    if dispatch is not None:
+        for operator in dispatch.known_operators():
+            operator.plans.clear()
+        dispatch.set_plans_aside(None, None)  # counts them again

@@ -14,7 +14,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def ends(pid: int, seconds: float = 30.0) -> bool:
+def ends(pid: int, seconds: float = 300.0) -> bool:
     """Whether process `pid` ends within `seconds`. A killed process takes a while to go, longer on a crowded machine."""
     deadline = time.monotonic() + seconds
     while alive(pid) and time.monotonic() < deadline:

@@ -39,7 +39,7 @@ print("added")
 """
     )
     run = subprocess.run(
-        [sys.executable, "-W", "ignore", "recipe.py"], capture_output=True, text=True, cwd=tmp_path, timeout=200
+        [sys.executable, "-W", "ignore", "recipe.py"], capture_output=True, text=True, cwd=tmp_path, timeout=1500
     )
     assert run.stdout.strip() == "added", run.stderr
 
@@ -48,7 +48,7 @@ def test_the_readme_example_runs(tmp_path):
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     (tmp_path / "example.py").write_text(example)
     run = subprocess.run(
-        [sys.executable, "-W", "ignore", "example.py"], capture_output=True, text=True, cwd=tmp_path, timeout=200
+        [sys.executable, "-W", "ignore", "example.py"], capture_output=True, text=True, cwd=tmp_path, timeout=1500
     )
     assert run.returncode == 0, run.stderr
     executed, fallbacks = run.stdout.splitlines()[:2]

@@ -103,7 +103,7 @@ def environment(**variables: str | None) -> dict[str, str]:
     return {name: value for name, value in wanted.items() if value is not None}
 
 
-def python(script: str, timeout: float = 120, **variables: str | None) -> str:
+def python(script: str, timeout: float = 1200, **variables: str | None) -> str:
     """What `script` prints in a Python with adaptive eager and these environment variables; it must succeed."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)],

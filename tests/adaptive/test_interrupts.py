@@ -31,9 +31,11 @@ def _interrupted_after(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _synchronize_and_idle() -> None:
+def _synchronize_and_idle(timer: threading.Timer | None = None) -> None:
+    if timer is not None:
+        timer.start()
     torch.neuron.synchronize()
-    time.sleep(10)
+    time.sleep(60)
 
 
 def _record(w: torch.Tensor, m: torch.Tensor, counter: torch.Tensor) -> None:
@@ -86,9 +88,8 @@ def test_interrupted_within_a_fused_program_all_of_it_has_happened_or_nothing() 
         pytest.fail("never fused")
     _record(w, m, counter)
     timer = threading.Timer(whole / 2, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
     with pytest.raises(KeyboardInterrupt):
-        _synchronize_and_idle()
+        _synchronize_and_idle(timer)
     timer.join()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     turns = int(counter[0].item())

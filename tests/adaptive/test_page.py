@@ -58,7 +58,7 @@ def test_the_example_of_an_error_prints_what_the_page_shows(tmp_path: Path) -> N
         env=environment(SHAKEDOWN_ADAPTIVE_STACKS="1"),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=1200,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == shown.replace("/tmp/rows.py", str(file))

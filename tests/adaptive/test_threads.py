@@ -136,7 +136,7 @@ adaptive = torch.neuron.adaptive
 table = torch.arange(6.0).reshape(3, 2).to("neuron")
 good, bad = torch.tensor([1], device="neuron"), torch.tensor([7], device="neuron")
 
-def settled(seconds=20):
+def settled(seconds=300):
     deadline = time.monotonic() + seconds
     while adaptive.status()["operators"]["waiting"] and time.monotonic() < deadline:
         time.sleep(0.002)
@@ -168,7 +168,7 @@ def work(seed, out):
         y = (x * 2)[1:]
         y.sub_(x[1:])
         if n % 10 == seed:
-            time.sleep(0.003)
+            settled(1)  # the other thread may be recording all the while
         if n % 25 == seed:
             assert y[0].item() == n + 1, (y, n)
     out.append(x.tolist())

@@ -186,7 +186,7 @@ def test_a_large_record_is_usable(opened):
         }"""
     )
     assert page.evaluate(VISIBLE) == 0
-    assert took < 2000  # ms; some 30 on a quiet machine
+    assert took < 10_000  # ms; some 30 on a quiet machine
     assert page.evaluate("document.querySelectorAll('*').length") < 120_000
 
 

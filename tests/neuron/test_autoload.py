@@ -17,7 +17,7 @@ def run(code: str, tmp_path, **environment: str) -> subprocess.CompletedProcess[
         text=True,
         env={**settings, **environment},
         cwd=tmp_path,
-        timeout=120,
+        timeout=1200,
     )
 
 

@@ -336,9 +336,9 @@ def test_masking_takes_time_with_the_length_of_the_text() -> None:
         "eyJ",
         "-----BEGIN A PRIVATE KEY-----",
     ):
-        before = time.monotonic()
+        before = time.process_time()
         mask.Mask().text(odd * (20_000 // len(odd)))
-        assert time.monotonic() - before < 5, odd
+        assert time.process_time() - before < 5, odd
 
 
 # Records and requests that are not as they should be

@@ -57,7 +57,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Fusion]:
     # A busy machine must not cut the recording where the program does not.
     environment["SHAKEDOWN_ADAPTIVE_TIMEOUT"] = "60000"
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=folder, env=environment, capture_output=True, text=True, timeout=280
+        [sys.executable, "-c", PROGRAM], cwd=folder, env=environment, capture_output=True, text=True, timeout=1500
     )
     assert done.returncode == 0, done.stderr
     return {name: evidence.read(Fusion, folder / f"{name}.json") for name in ("same", "another")}

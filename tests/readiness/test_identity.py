@@ -276,7 +276,7 @@ def told_by_a_process(site: Path | None, **environment: str) -> Family:
     settings = {"PATH": "/usr/bin:/bin", "HOME": str(site or "/tmp"), **environment}
     if site is not None:
         settings["PYTHONPATH"] = str(site)
-    done = subprocess.run([sys.executable, "-c", _ASK], env=settings, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", _ASK], env=settings, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stderr
     return Family.model_validate_json(done.stdout.splitlines()[-1])
 

@@ -209,7 +209,7 @@ def test_a_writer_that_does_not_finish_is_named(file: Path) -> None:
         began = time.monotonic()
         with pytest.raises(BadInput, match=r"another process has been writing to .* try again"):
             ledger.add(file, "other", "x", Decimal(1), None, wait=0.2)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 60
     assert len(ledger.read(file).entries) == 3
 
 

@@ -13,7 +13,6 @@ from shakedown.readiness import record as records
 
 from .support import TINY, quick
 
-pytestmark = pytest.mark.timeout(900)  # a whole trial in one fixture, on a machine that may be busy
 CELLS = [f"{mode}-float32-{cache}" for mode in ("eager", "adaptive", "compiled") for cache in ("cold", "warm")]
 
 

@@ -254,7 +254,7 @@ def test_recorded_operators_have_the_line_that_recorded_them() -> None:
         text=True,
         env=environment,
         cwd=Path(__file__).parents[2],
-        timeout=120,
+        timeout=1200,
     )
     assert done.returncode == 0, done.stderr
     counted, attributed = ([PathRow.model_validate(row) for row in rows] for rows in json.loads(done.stdout))

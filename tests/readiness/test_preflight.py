@@ -192,8 +192,8 @@ def test_a_question_that_crashes_is_an_answer(monkeypatch: pytest.MonkeyPatch, t
     (tmp_path / "crashing.py").write_text("import os; os.abort()")
     (tmp_path / "raising.py").write_text("print('working'); raise OSError('no libnrt.so')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert child.ask("crashing", {}, 30.0).reason.startswith("died of SIGABRT: ")
-    assert child.ask("raising", {}, 30.0).reason == "exit code 1: OSError: no libnrt.so"
+    assert child.ask("crashing", {}, 300.0).reason.startswith("died of SIGABRT: ")
+    assert child.ask("raising", {}, 300.0).reason == "exit code 1: OSError: no libnrt.so"
 
 
 def test_a_backend_that_breaks_import_torch_still_says_who_it_is(
@@ -461,12 +461,15 @@ def test_a_workload_that_cannot_be_loaded_is_bad_input(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_ends_it_and_what_it_started(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "shakedown.cli", "preflight", str(TINY), "--out", str(tmp_path / "page.md")]
+    # A shell that runs the tests in the background has made them, and what they start, ignore Ctrl-C.
+    listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [sys.executable, "-c", f"{listen}; from shakedown.cli import main; main()", "preflight", str(TINY)]
+    command += ["--out", str(tmp_path / "page.md")]
     asking = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert asking.stderr is not None
     assert asking.stderr.readline().startswith("opening the device")
     asking.send_signal(signal.SIGINT)
-    _, said = asking.communicate(timeout=60)
+    _, said = asking.communicate(timeout=600)
     assert asking.returncode == 130
     assert "interrupted" in said
     assert not (tmp_path / "page.md").exists()

@@ -21,7 +21,7 @@ from ..processes import ends
 from .support import TINY, InProcess, quick
 
 
-def ended(tmp_path: Path, code: str, timeout: float = 30.0) -> Outcome:
+def ended(tmp_path: Path, code: str, timeout: float = 600.0) -> Outcome:
     job = Job("candidate", str(tmp_path), {}, "eager-float32", "")
     launch = runner.Launch(job, runner.frozen_environment(1, tmp_path / "cache"), tmp_path / "logs", timeout)
     return runner.LocalProcesses((sys.executable, "-c", code)).run(launch)
@@ -59,11 +59,15 @@ def test_a_hang_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']);"
         "print(child.pid, flush=True); time.sleep(600)"
     )
-    result = ended(tmp_path, code, timeout=2.0)
-    assert result.status == "timeout"
-    assert "still running after 2 s" in result.reason
-    grandchild = int((tmp_path / "logs" / "eager-float32.stdout").read_text())
-    assert ends(grandchild)
+    said = ""
+    for limit in (2.0, 20.0, 200.0):  # on a crowded machine Python may not have started when the first has passed
+        result = ended(tmp_path, code, timeout=limit)
+        assert result.status == "timeout"
+        assert f"still running after {limit:g} s" in result.reason
+        said = (tmp_path / "logs" / "eager-float32.stdout").read_text()
+        if said:
+            break
+    assert ends(int(said))
 
 
 class OneDies:
@@ -153,12 +157,12 @@ def test_interrupting_keeps_evidence_and_says_where_it_is(tmp_path: Path, sign: 
         out / "evidence" / "reference-float32" / "self-test.json",
         out / "logs" / "eager-float32.job.json",
     )
-    for _ in range(1200):
+    for _ in range(20_000):
         if finished.exists() and started.exists():
             break
         time.sleep(0.05)
     os.kill(process.pid, sign)
-    stdout, _ = process.communicate(timeout=30)
+    stdout, _ = process.communicate(timeout=600)
     assert process.returncode == 130
     assert f"evidence of the finished cells is in {out}/evidence" in json.loads(stdout)["error"]
     assert (out / "evidence" / "reference-float32" / "2x8.json").exists()

@@ -55,7 +55,6 @@ def by_name(found: SelfTest, name: str) -> Tried:
     return one
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_fault_is_caught_by_its_own_word(tried: SelfTest, name: str) -> None:
     one = by_name(tried, name)

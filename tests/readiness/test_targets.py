@@ -51,7 +51,9 @@ def test_modes_are_switched_by_the_process_and_not_by_the_callers_shell() -> Non
     told = "import torch; print(torch.neuron.adaptive.status()['enabled'])"
     for mode, enabled in (("adaptive", "True"), ("eager", "False")):
         environment = os.environ | {"SHAKEDOWN_ADAPTIVE": "1"} | neuron.environment(mode)
-        done = subprocess.run([sys.executable, "-c", told], env=environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            [sys.executable, "-c", told], env=environment, capture_output=True, text=True, timeout=600
+        )
         assert done.stdout.strip() == enabled, done.stderr
     # What differs between modes on purpose must not keep their evidence apart.
     assert not set(targets.MODE_VARIABLES) & set(identity.environment())
@@ -120,7 +122,7 @@ def test_asking_for_it_is_bad_input_and_leaves_nothing(options: list[str], tmp_p
 def test_without_the_embedded_device_there_is_no_neuron() -> None:
     tried = "from shakedown.readiness import targets; targets.open_device(targets.get('neuron'))"
     environment = os.environ | {"SHAKEDOWN_DEVICE": "off"}
-    done = subprocess.run([sys.executable, "-c", tried], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", tried], env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 1
     assert "no neuron device can be used here: no package has registered one" in done.stderr
 

