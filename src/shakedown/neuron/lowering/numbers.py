@@ -1,4 +1,4 @@
-"""Arithmetic of 0-d values that stand for Python numbers in a captured step, and the choice between old and new values."""
+"""Arithmetic of 0-d values that stand for Python numbers in a captured step."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Any
 
 import jax.numpy as jnp
 import torch
-
-from .common import Array
 
 # What ``torch.SymFloat`` and its kin are traced as -> the same on traced numbers.
 ON_NUMBERS: dict[Any, Callable[..., Any]] = {
@@ -33,8 +31,3 @@ ON_NUMBERS: dict[Any, Callable[..., Any]] = {
     torch.sym_max: jnp.maximum,
     torch.sym_min: jnp.minimum,
 }
-
-
-def keep_unless(fine: Array, new: Array, old: Array) -> Array:
-    """`new` where the 0-d bool `fine` is true, else `old`; an elementwise choice, so that it can be made in place."""
-    return jnp.where(fine, new, old)

@@ -19,7 +19,7 @@ from ...errors import LoweringError, UnsupportedStep
 from ...graph import GraphLowering
 from ...graph_higher_order import is_random
 from ...lowering.checks import Demand
-from ...lowering.numbers import ON_NUMBERS, keep_unless
+from ...lowering.numbers import ON_NUMBERS
 from ...pending import Pending, value_of
 from ...program import Builder, Program, Ref
 from ...transfer import to_device
@@ -160,7 +160,7 @@ class StepGraph:
         except LoweringError as error:
             raise _unlowered(error) from error
         self.demands: list[Demand] = program.demands
-        run = runtime.compile(self._guarded(program), program.name, holds="graph", donate=self.donated)
+        run = runtime.compile(program, program.name, holds="graph", donate=self.donated)
         self.programs[_ONLY] = run, self.donated, [], program
         self.ran = False
         graphs.add(self)
@@ -251,21 +251,7 @@ class StepGraph:
             layout = View(example.dtype, tuple(example.shape), tuple(example.stride()))
             self.makers.append(template(layout.dtype, layout.size, layout.stride))
             results.append(builder.pack(ref, layout))
-        return builder.finish(results)
-
-    def _guarded(self, program: Program) -> Callable[..., Any]:
-        """`program`, which leaves what it consumes as it was when the data do not meet a demand."""
-
-        def run(*inputs: Any) -> Any:
-            results = program(*inputs)
-            results = results if isinstance(results, list) else [results]
-            if program.demands:
-                fine = results[-1] == 0
-                for k, seat in enumerate(self.donated):
-                    results[k] = keep_unless(fine, results[k], inputs[seat])
-            return results
-
-        return run
+        return builder.finish(results, keeps=list(enumerate(self.donated)))
 
     # --- running it -----------------------------------------------------------------------------------------------------
 
@@ -293,6 +279,8 @@ class StepGraph:
         start_ns = time.perf_counter_ns() if events.listening else 0
         with HeldBack():
             results = self._first(run, buffers, more) if not self.ran else run(*buffers, *more)
+            if type(results) is not list:
+                results = [results]
             buffers.clear()
             for seat, made in zip(self.donated, results):
                 storages[seat].buffer = made
