@@ -80,6 +80,7 @@ def close() -> None:
     _close_module_apply()
     _close_printing()
     _close_forward_mode()
+    _close_cache_artefacts()
 
 
 def _close_storages() -> None:
@@ -235,3 +236,54 @@ def _close_forward_mode() -> None:
             opened.pop()._destroy()
 
     forward.enter_dual_level, forward.exit_dual_level = open_level, close_level
+
+
+def _close_cache_artefacts() -> None:
+    """``torch.compiler.save_cache_artifacts`` asks no backend what it would add, and ``load_cache_artifacts`` knows only the
+    sorts of artefacts that PyTorch names in its own code: a process that has not used the device yet could load nothing."""
+    from torch.compiler._cache import CacheArtifactManager as Manager
+
+    serialize, register = Manager.serialize, Manager._ensure_cache_artifacts_registered
+    _originals["CacheArtifactManager.serialize"] = serialize
+
+    @functools.wraps(serialize)
+    def collect_and_serialize() -> Any:
+        from .cache import artefacts
+
+        artefacts.collect()
+        return serialize()
+
+    @functools.wraps(register)
+    def register_all() -> None:
+        from .cache import artefacts
+
+        artefacts.prepare()
+        register()
+
+    for name, function in (("serialize", collect_and_serialize), ("_ensure_cache_artifacts_registered", register_all)):
+        setattr(Manager, name, staticmethod(function))
+
+
+def let_floats_vary() -> None:
+    """A float argument of a function compiled for the device becomes an input of its graph once it has changed.
+
+    Dynamo ties this to its automatic dynamic shapes, which are off for the device: with them, a size that has changed once
+    would become symbolic. The switch is on while it decides about a float, for graphs of the device alone. Where a PyTorch
+    has no such place, floats stay constants, and a graph is compiled for each value.
+    """
+    from torch._dynamo import config
+    from torch._dynamo.variables import builder
+
+    original = getattr(builder, "process_automatic_dynamic", None)
+    if original is None or "process_automatic_dynamic" in _originals:
+        return
+    _originals["process_automatic_dynamic"] = original
+
+    @functools.wraps(original)
+    def process(tx: Any, name: str, entry: Any, **kwargs: Any) -> Any:
+        if type(entry.scalar) is float and getattr(tx.output.compiler_fn, "_compiler_name", None) == DEVICE_NAME:
+            with config.patch(automatic_dynamic_shapes=True):
+                return original(tx, name, entry, **kwargs)
+        return original(tx, name, entry, **kwargs)
+
+    builder.process_automatic_dynamic = process

@@ -192,10 +192,10 @@ def _keep_graphs_with_us() -> None:
     write, candidates = AOTAutogradCache._write_to_local_cache, AOTAutogradCache.iterate_over_candidates.__func__
 
     def _write_to_local_cache(key: str, content: bytes) -> None:
-        precompile.put_graph(key, content) if precompile.keeps_graph(key) else write(key, content)
+        precompile.put_graph(key, content) if precompile.holds_our_graphs(content) else write(key, content)
 
     def iterate_over_candidates(cls: Any, local: bool, remote_cache: Any, key: str) -> Any:
-        if precompile.keeps_graph(key):
+        if precompile.keeps_graphs():
             return precompile.graphs_of(key)
         return candidates(cls, local, remote_cache, key)
 
@@ -213,4 +213,3 @@ def _say_less_of_dropped_guards() -> None:
         return not (text.endswith("is dropped with caching_precompile=True.") and any(o in text for o in own))
 
     logging.getLogger("torch._dynamo.guards").addFilter(wanted)
-

@@ -67,6 +67,7 @@ class Store:
         self._warned: set[str] = set()
         self._guard = threading.Lock()
         self._opened = False
+        self.used: set[str] = set()  # digests of what this process has found or written
 
     # --- reading --------------------------------------------------------------------------------------------------------
 
@@ -90,7 +91,15 @@ class Store:
             return None
         with contextlib.suppress(OSError):
             os.utime(path)
+        self.used.add(digest)
         return header, payload
+
+    def file_of(self, digest: str) -> bytes | None:
+        """The whole file of an entry, as it is; None when it cannot be read."""
+        try:
+            return _read(self.path_of(digest))
+        except (OSError, Unusable):
+            return None
 
     def refuse(self, digest: str, error: Unusable) -> None:
         """Say that an entry is there and cannot be used: it counts as a miss, and will be replaced."""
@@ -160,6 +169,7 @@ class Store:
             return 0
         self._account(len(data) - (before or 0), 0 if before is not None else 1)
         events.record("cache", "stored", nbytes=len(data), detail=kind)
+        self.used.add(key.digest)
         return len(data)
 
     def stop_writing(self, error: OSError) -> None:

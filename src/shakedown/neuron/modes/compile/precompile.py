@@ -226,14 +226,14 @@ def graph_cache(ours: bool) -> Iterator[None]:
         _local.graphs = before
 
 
-def keeps_graph(key: str) -> bool:
-    """Whether AOTAutograd's entry of `key` is ours: it is looked for while we compile, and may be written much later."""
-    if getattr(_local, "graphs", False):
-        _ours.add(key)
-    return key in _ours
+def keeps_graphs() -> bool:
+    """Whether AOTAutograd is at work for us, on this thread."""
+    return getattr(_local, "graphs", False)
 
 
-_ours: set[str] = set()
+def holds_our_graphs(content: bytes) -> bool:
+    """Whether AOTAutograd's pickle is of our graphs: it may be written long after, and comes from artefacts too."""
+    return f"{_graph_code.__module__}".encode() in content
 
 
 def _graph_key(key: str) -> Key:
