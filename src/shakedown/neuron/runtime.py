@@ -16,22 +16,24 @@ from __future__ import annotations
 
 import ctypes
 import math
-import pickle
 import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from jax.experimental import serialize_executable
 
-from . import events, executables
+from . import cache, events, executables, linking, program_key
+from .cache.key import Key
 from .dtypes import CARRIER, in_buffers
 from .errors import ShakedownError
+from .executables import Aval
+from .lowering.checks import Demand
 
 Array: TypeAlias = jax.Array
 
@@ -70,9 +72,10 @@ def start() -> None:
         return
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-    executables.install()
     jax.monitoring.register_event_duration_secs_listener(_on_duration)
     _device = jax.devices()[0]
+    executables.use(_device)
+    executables.install()
 
 
 # --- compiling ----------------------------------------------------------------------------------------------------------
@@ -103,7 +106,12 @@ def compile(run: Callable[..., Any], name: str, *, holds: _Holds, donate: Sequen
     `holds`: one arithmetic operator, any other operator or a captured graph, or a segment of adaptive eager. Inputs
     numbered in `donate` are consumed.
     """
+    settings = _settings(holds, donate)
+    jitted = _jitted(run, name, holds, donate)
+    return linking.Runner(name, run, jitted, lambda given: program_key.key_of(run, given, settings)).callable()
 
+
+def _jitted(run: Callable[..., Any], name: str, holds: _Holds, donate: Sequence[int]) -> Any:
     def program(*inputs: Array) -> Any:
         return run(*inputs)
 
@@ -111,10 +119,13 @@ def compile(run: Callable[..., Any], name: str, *, holds: _Holds, donate: Sequen
     return jax.jit(program, donate_argnums=tuple(donate), compiler_options=_OPTIONS[holds])
 
 
-_LINKED_BY_A_CALL = 64 << 20  # bytes of inputs
+def _settings(holds: _Holds, donate: Sequence[int]) -> str:
+    """How :func:`_jitted` compiles, in words."""
+    options = " ".join(f"{name}={value}" for name, value in _OPTIONS[holds].items())
+    return f"{options} donated={','.join(map(str, donate)) or 'none'}"
 
-# (sizes, dtype, whether it is weakly typed) of one input
-Aval: TypeAlias = tuple[tuple[int, ...], np.dtype[Any], bool]
+
+_LINKED_BY_A_CALL = 64 << 20  # bytes of inputs
 
 
 def aval_of(value: Any) -> Aval:
@@ -128,26 +139,69 @@ def _shaped(signature: Sequence[Aval]) -> list[Any]:
     return [jax.ShapeDtypeStruct(shape, dtype, weak_type=weak) for shape, dtype, weak in signature]
 
 
-def serialised(run: Callable[..., Any], name: str, signature: Sequence[Aval], donate: Sequence[int]) -> bytes:
-    """`run`, a segment, compiled for inputs of `signature`, as bytes for :func:`load_executable` in another process.
+def segment_key(members: Any, donate: Sequence[int], signature: Sequence[Aval]) -> Key | None:
+    """The key of a segment that consists of `members` (:func:`program_key.programs` and plain values); None: it has none."""
+    return program_key.key_of_parts(members, signature, _settings("segment", donate))
 
-    The persistent cache must be off: an executable that came from it has lost its functions when it is serialised again.
+
+@dataclass(frozen=True)
+class Linkable:
+    """An executable as it goes from one process to another: PJRT's bytes, :func:`linking.describe`'s note, in plain JSON,
+    and the digest of the key under which it is on disk (empty: it is not).
     """
-    given = _shaped(signature)
-    jitted: Any = compile(run, name, holds="segment", donate=donate)
-    with warnings.catch_warnings():
+
+    payload: bytes
+    note: dict[str, Any]
+    digest: str = ""
+
+
+def compiled_segment(run: Callable[..., Any], name: str, signature: Sequence[Aval], donate: Sequence[int]) -> Linkable:
+    """`run`, a segment, compiled for inputs of `signature`, for :func:`link_segment` in another process.
+
+    Raises:
+        ShakedownError: the client cannot make bytes of it.
+    """
+    jitted = _jitted(run, name, "segment", donate)
+    with warnings.catch_warnings(), executables.payload_wanted():
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")  # some only free memory
-        compiled = jitted.lower(*given).compile()
-    return pickle.dumps(serialize_executable.serialize(compiled))
+        compiled = jitted.trace(*_shaped(signature)).lower().compile()
+    made = executables.obtained()
+    note = linking.describe(compiled, getattr(run, "demands", ()))
+    if made is None or not made.payload or note is None:
+        raise ShakedownError("the PJRT client gives no bytes of this executable")
+    return Linkable(made.payload, note, made.digest)
 
 
-def load_executable(data: bytes, signature: Sequence[Aval]) -> Callable[..., Any]:
-    """A callable on ``jax.Array``s from :func:`serialised`; it raises TypeError for inputs of another signature.
+def find_segment(
+    key: Key | None, name: str, signature: Sequence[Aval]
+) -> tuple[Callable[..., Any], list[Demand]] | None:
+    """The segment of `key` from the cache, as :func:`link_segment` gives it."""
+    found = None if key is None else linking.look_up(key, name)
+    return None if found is None else (_run_once(found[0], signature), found[1])
 
-    It is called once on zeros, because the first call links its code, which takes far longer than a step may wait. Large
-    inputs are not made up for that: what computes on them takes long enough to hide it.
+
+def link_segment(
+    made: Linkable, name: str, signature: Sequence[Aval], key: Key | None
+) -> tuple[Callable[..., Any], list[Demand]]:
+    """(a callable on ``jax.Array``s, the demands of its data) from :func:`compiled_segment`; kept for :func:`find_segment`.
+
+    The callable raises TypeError for inputs of another signature.
+
+    Raises:
+        Unusable: the bytes are no executable.
     """
-    run = serialize_executable.deserialize_and_load(*pickle.loads(data))
+    compiled, demands = linking.link(made.payload, made.note, name)
+    store = cache.current()
+    if store is not None and key is not None and made.digest:
+        store.put(key, b"", kind="trace", name=name, note={**made.note, "executable": made.digest})
+    return _run_once(compiled, signature), demands
+
+
+def _run_once(run: Callable[..., Any], signature: Sequence[Aval]) -> Callable[..., Any]:
+    """`run`, called once on zeros, because the first call links its code, which takes far longer than a step may wait.
+
+    Large inputs are not made up for that: what computes on them takes long enough to hide it.
+    """
     if sum(math.prod(shape) * dtype.itemsize for shape, dtype, _ in signature) <= _LINKED_BY_A_CALL:
         blanks = [np.zeros(shape, dtype) for shape, dtype, _ in signature]
         run(*(blank.item() if weak else jnp.asarray(blank) for blank, (_, _, weak) in zip(blanks, signature)))
@@ -161,9 +215,10 @@ def costs(run: Callable[..., Any], signature: Sequence[Aval]) -> dict[str, float
     """What XLA knows of the executable that `run` uses for `signature`, of one call: ``flops``, ``transcendentals``,
     ``bytes_accessed``, and ``argument_bytes``, ``output_bytes``, ``temp_bytes``. None: it does not say.
 
-    `run` comes from :func:`compile` or :func:`load_executable`. What has been compiled already is not compiled again.
+    `run` comes from :func:`compile` or :func:`link_segment`. What has been compiled already is not compiled again.
     """
-    compiled: Any = run.lower(*_shaped(signature)).compile() if hasattr(run, "lower") else run
+    runner: linking.Runner | None = getattr(run, "runner", None)
+    compiled: Any = run if runner is None else runner.compiled(tuple(signature), _shaped(signature))
     counted, memory = compiled.cost_analysis() or {}, compiled.memory_analysis()
     known = bool(counted)
     return {
@@ -179,7 +234,7 @@ def costs(run: Callable[..., Any], signature: Sequence[Aval]) -> dict[str, float
 
 def traced(run: Any, signature: Sequence[Aval]) -> Any:
     """The jaxpr that `run`, from :func:`compile`, is for `signature`."""
-    return run.trace(*_shaped(signature)).jaxpr
+    return run.runner.jitted.trace(*_shaped(signature)).jaxpr
 
 
 def results_of(run: Any, signature: Sequence[Aval]) -> list[Aval]:
@@ -277,6 +332,11 @@ def number(value: Any) -> Any:
 def private_copy(buffer: Array) -> Array:
     """A buffer of the same elements that nobody else refers to, so that a program may consume it."""
     return jnp.array(buffer, copy=True)
+
+
+def reinterpreted(buffer: Array, dtype: torch.dtype) -> Array:
+    """The bytes of `buffer` as elements of `dtype`, by way of the host."""
+    return jnp.asarray(np.array(buffer).view(in_buffers(dtype)))
 
 
 def host_scalar(tensor: torch.Tensor) -> Array:
