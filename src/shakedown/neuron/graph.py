@@ -25,7 +25,7 @@ from .lowering import registry
 from .pending import value_of
 from .program import Builder, Ref
 from .transfer import to_device
-from .views import View, read
+from .views import View, cast, read
 
 if TYPE_CHECKING:
     from .profiles.rules import Profile
@@ -40,6 +40,15 @@ _ON_NUMBERS = {
 
 def _holds_refs(values: Sequence[Any]) -> bool:
     return any(isinstance(v, Ref) for v in values)
+
+
+def _without_masked(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any], example: Any) -> Any:
+    """What `op` returns, without the results that its ``output_mask`` asks it not to compute. (Meta kernels give them.)"""
+    given = {**dict(zip((a.name for a in op._schema.arguments), args)), **kwargs}
+    mask = given.get("output_mask")
+    if mask is None or not isinstance(example, (list, tuple)) or len(mask) != len(example):
+        return example
+    return type(example)(e if wanted else None for e, wanted in zip(example, mask))
 
 
 def _tensor_leaves(value: Any) -> list[torch.Tensor]:
@@ -79,6 +88,7 @@ class GraphLowering:
         self.profile = profile
         self.key, self.nested = key, nested
         self.random_operators = 0
+        self.values: dict[torch.fx.Node, Any] = {}  # of the nodes inlined so far
         self._mutated: dict[torch.fx.Node, Any] = {}
         # Number of the first value of each node, ascending; None: of what belongs to no node.
         self._begins: list[tuple[int, torch.fx.Node | None]] = []
@@ -97,7 +107,7 @@ class GraphLowering:
         Raises:
             LoweringError: naming the first operator that has no lowering.
         """
-        env: dict[torch.fx.Node, Any] = {}
+        env = self.values
         given = iter(inputs)
         for node in graph.nodes:
             if node.op == "placeholder":
@@ -155,6 +165,8 @@ class GraphLowering:
         if target is torch.ops.aten.copy_.default and node.args[0].op == "placeholder":
             self._mutated[node.args[0]] = args[1]
             return args[1]
+        if target is torch.ops.prims.convert_element_type.default:
+            return self.builder.call("convert", cast, (args[0], args[1]), {}, None)
         if target in _RESTRIDE:
             return self._as_strided(node, args)
         if target is torch.ops.higher_order.with_effects:
@@ -177,7 +189,7 @@ class GraphLowering:
         lowering = registry.lowering_of(target)
         if lowering is None:
             raise LoweringError(f"{target}: no lowering")
-        example = node.meta["val"]
+        example = _without_masked(target, args, kwargs, node.meta["val"])
         outputs = tuple(View.of(t) for t in _tensor_leaves(example))
         if any(isinstance(s, torch.SymInt) for view in outputs for s in view.size):
             raise LoweringError(f"{target}: sizes that depend on data")

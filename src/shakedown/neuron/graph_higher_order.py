@@ -311,26 +311,29 @@ def _random(lowering: GraphLowering, node: torch.fx.Node, op: Any, given: Any, k
 def settle_rng_states(graph: torch.fx.Graph) -> None:
     """Give the random states that a checkpointed graph hands on the form they have here: 16 bytes, on the device.
 
-    (PyTorch's partitioner describes them as states of the CPU's generator.)
+    (PyTorch's partitioner describes them as states of the CPU's generator, and not the operators' results at all.)
     """
 
-    def state(node: torch.fx.Node) -> None:
-        like = node.meta.get("val")
-        if isinstance(like, torch._subclasses.FakeTensor):
-            with like.fake_mode:
-                node.meta["val"] = torch.empty(16, dtype=torch.uint8, device="neuron")
+    def settle(state: torch.fx.Node) -> Any:
+        mode = state.meta["val"].fake_mode
+        with mode:
+            state.meta["val"] = torch.empty(16, dtype=torch.uint8, device="neuron")
+        return mode
+
+    def result(mode: Any, node: torch.fx.Node, op: Any, args: Sequence[Any]) -> Any:
+        given, named = map_arg((tuple(args), node.kwargs), lambda n: n.meta["val"])
+        with mode, torch.no_grad():
+            return op(*given, **named)
 
     for node in graph.nodes:
         name = node.target.name() if isinstance(node.target, torch._ops.HigherOrderOperator) else ""
         if name == "run_and_save_rng_state":
-            parts: dict[int, Any] = {}
-            for user in node.users:
-                if user.args[1] == 0:
-                    state(user)
-                parts[user.args[1]] = user.meta.get("val")
-            node.meta["val"] = (parts.get(0), parts.get(1))
-        elif name == "run_with_rng_state" and isinstance(node.args[0], torch.fx.Node):
-            state(node.args[0])
+            state = next(user for user in node.users if user.args[1] == 0)
+            mode = settle(state)
+            node.meta["val"] = (state.meta["val"], result(mode, node, node.args[0], node.args[1:]))
+        elif name == "run_with_rng_state":
+            mode = settle(node.args[0])
+            node.meta["val"] = result(mode, node, node.args[1], node.args[2:])
 
 
 # --- operators that are traced into ATen -------------------------------------------------------------------------------

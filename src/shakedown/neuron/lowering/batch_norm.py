@@ -237,7 +237,12 @@ def batch_norm_update_stats(
     return mean, jnp.square(x - _channels(mean, x)).mean(axis=_axes(x))
 
 
-@lower("native_batch_norm_backward")
+def _masked(arguments: dict[str, Any], outs: Any) -> Any:
+    """The CPU kernel gives nothing for what ``output_mask`` does not ask for; the meta kernel gives a tensor."""
+    return tuple(out if wanted else None for out, wanted in zip(outs, arguments["output_mask"]))
+
+
+@lower("native_batch_norm_backward", corrects=_masked)
 def native_batch_norm_backward(
     grad_out: Array,
     input: Array,

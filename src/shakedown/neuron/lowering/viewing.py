@@ -192,6 +192,7 @@ def view_as_complex(self: Array) -> Array:
 
 @_view("_conj")
 def _conj(self: Array) -> Array:
+    self = jnp.asarray(self)  # a graph may hold a number here
     return jnp.conj(self) if is_complex(self.dtype) else self
 
 

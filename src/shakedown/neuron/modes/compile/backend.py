@@ -10,18 +10,19 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-from ... import profiles
+from ... import profiles, torch_gaps
 from ...buffer import DEVICE
 from ...device import _start
 from ...graph_higher_order import settle_rng_states
 from ...lowering import registry
-from . import options as asked
 from . import artefacts, breaks, precompile
+from . import options as asked
 from .options import Options
 from .split import Graph, asked_for_one_graph
 
 # Every shape gets a program of its own, so Dynamo must not generalise a size after it has seen a second value.
 torch._dynamo.config.automatic_dynamic_shapes = False
+torch_gaps.let_floats_vary()
 breaks.listen()
 precompile.switch_on()
 

@@ -7,18 +7,19 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeAlias
 
+import jax.numpy as jnp
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ... import config, events, profiles, rng, runtime
-from ...buffer import Template, template
+from ...buffer import Template, storage_nbytes, template
 from ...errors import LoweringError, said_by
 from ...graph import GraphLowering
 from ...graph_higher_order import is_random
 from ...lowering.checks import Demand
 from ...pending import value_of
 from ...program import Builder, Program, Ref
-from ...transfer import set_storage, to_device, to_host, view_on
+from ...transfer import empty, set_storage, to_device, to_host, view_on
 from ...views import View
 from .. import adaptive
 from . import artefacts, metrics
@@ -57,6 +58,8 @@ class CompiledGraph:
         self.results_on_device, self.written = results_on_device, written
         self.profile = profiles.active  # for good: another profile gets graphs of its own
         self.placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+        # What a forward pass saves is nothing that a user may write, so only without one may results share their memory.
+        self.shares = name.endswith("_inference")
         self.tally = events.tally(f"graph::{name}")
         self.random = sum(map(is_random, module.graph.nodes))  # operators that draw
         self.programs: dict[Any, tuple[Callable[..., Any], list[int], list[_Output], Program]] = {}
@@ -159,7 +162,10 @@ class CompiledGraph:
         builder = Builder(self.name, self.profile)
         parameters = [builder.parameter("buffer" if v is not None else "number") for v in views]
         key = builder.parameter("key") if self.random else None
-        values = [builder.read(p, v) if v is not None else p for p, v in zip(parameters, views)]
+        values = [
+            _lazily(builder, builder.read(p, v), n) if v is not None else p
+            for p, v, n in zip(parameters, views, self.placeholders)
+        ]
         lowering = GraphLowering(builder, key, self.profile)
         returned = lowering.run(self.module.graph, values)
         self.origin = lowering.node_of
@@ -169,15 +175,44 @@ class CompiledGraph:
         for number, value in lowering.mutations(self.placeholders).items():
             view = views[number]
             assert view is not None
-            results.append(builder.write(parameters[number], view, value))
+            results.append(builder.write(parameters[number], view, _lazily(builder, value, self.placeholders[number])))
             mutated.append(number)
-        outputs = self._outputs(builder, list(output_node.args[0]), list(returned), results, mutated)
+        shared = self._shared(output_node, lowering) if self.shares else {}
+        outputs = self._outputs(builder, list(output_node.args[0]), list(returned), results, mutated, shared)
         return builder.finish(results), mutated, outputs
 
+    def _shared(self, output_node: torch.fx.Node, lowering: GraphLowering) -> dict[int, tuple[Ref, View]]:
+        """Storages that several results lie in: storage (``_cdata``) -> (value, layout) of the node that fills all of it."""
+        found: dict[int, tuple[Ref, View]] = {}
+        tensors = [
+            v
+            for n in output_node.args[0]
+            if isinstance(n, torch.fx.Node) and isinstance(v := n.meta.get("val"), torch.Tensor)
+        ]
+        storages = [t.untyped_storage()._cdata for t in tensors]
+        for node, ref in lowering.values.items():
+            example = node.meta.get("val")
+            if not isinstance(example, torch.Tensor) or not isinstance(ref, Ref):
+                continue
+            storage = example.untyped_storage()
+            if storages.count(storage._cdata) < 2 or storage._cdata in found:
+                continue
+            layout = View.of(example)
+            if layout.offset == 0 and storage.nbytes() == storage_nbytes(layout.dtype, layout.size, layout.stride):
+                found[storage._cdata] = ref, layout
+        return found
+
     def _outputs(
-        self, builder: Builder, nodes: list[Any], refs: list[Any], results: list[Ref], mutated: list[int]
+        self,
+        builder: Builder,
+        nodes: list[Any],
+        refs: list[Any],
+        results: list[Ref],
+        mutated: list[int],
+        shared: dict[int, tuple[Ref, View]],
     ) -> list[_Output]:
         """How to make each output; appends what has to be computed for them to `results`."""
+        numbers: dict[int, int] = {}  # of the shared storages among the fresh buffers
         examples = [n.meta.get("val") for n in self.placeholders]
         # What the graph writes to is rebound after the run, so it cannot stand for the value it had before.
         kept = {
@@ -198,6 +233,12 @@ class CompiledGraph:
             elif source is not None and example.dtype is examples[source].dtype:
                 # A view of an input, kept for the backward pass: it shares the input's storage, nothing is copied.
                 outputs.append(_view_of_argument(source, View.of(example), examples[source].storage_offset()))
+            elif source is None and (storage := example.untyped_storage()._cdata) in shared:
+                value, whole = shared[storage]
+                if storage not in numbers:
+                    numbers[storage] = len(results) - first
+                    results.append(builder.pack(value, whole))
+                outputs.append(_view_of_fresh(numbers[storage], whole, View.of(example)))
             else:
                 layout = View(example.dtype, tuple(example.shape), tuple(example.stride()))
                 outputs.append(_fresh(len(results) - first, template(layout.dtype, layout.size, layout.stride)))
@@ -221,6 +262,32 @@ def _argument(number: int) -> _Output:
 
 def _fresh(number: int, layout: Template) -> _Output:
     return lambda arguments, fresh: layout.new(fresh[number])
+
+
+def _lazily(builder: Builder, value: Ref, placeholder: torch.fx.Node) -> Ref:
+    """`value` with the conjugation or negation that an input carries as a mark and its buffer does not have, or back."""
+    example = placeholder.meta.get("val")
+    if isinstance(example, torch.Tensor) and example.is_conj():
+        value = builder.call("conj", jnp.conj, (value,), {}, None)
+    if isinstance(example, torch.Tensor) and example.is_neg():
+        value = builder.call("neg", jnp.negative, (value,), {}, None)
+    return value
+
+
+def _view_of_fresh(number: int, whole: View, view: View) -> _Output:
+    """A view of fresh buffer `number`, whose storage several results share: the first of them to be made makes it."""
+    layout, plain = template(whole.dtype, whole.size, whole.stride), view == whole
+
+    def make(arguments: list[Any], fresh: list[Any]) -> torch.Tensor:
+        owner = fresh[number]
+        if not isinstance(owner, torch.Tensor):
+            owner = fresh[number] = layout.new(owner)
+            if plain:
+                return owner
+        made = empty((0,), (1,), view.dtype)
+        return set_storage(made, owner.untyped_storage(), view.offset, view.size, view.stride)
+
+    return make
 
 
 def _view_of_argument(number: int, view: View, captured_offset: int) -> _Output:

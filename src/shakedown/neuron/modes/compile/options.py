@@ -102,7 +102,7 @@ def symbolic_sizes(example_inputs: Sequence[Any]) -> list[torch.SymInt]:
     found: dict[str, torch.SymInt] = {}
 
     def note(value: Any) -> None:
-        if isinstance(value, torch.SymInt) and value.node.expr.free_symbols:
+        if isinstance(value, torch.SymInt) and not value.node.is_nested_int() and value.node.expr.free_symbols:
             found.setdefault(str(value), value)
 
     for value in example_inputs:
