@@ -1,13 +1,11 @@
-"""A tenth of PyTorch's databases on the device, another one every day: forward, backward, other forms, errors, modules.
+"""PyTorch's databases on the device, other entries every day: forward, backward, other forms, errors, modules.
 
-The whole of them is a command: ``shakedown ops conformance``; docs/conformance.md keeps its last results. To repeat a day's
-choice, set ``SHAKEDOWN_TEST_TENTH`` to the digit that the test's name begins with.
+``--sweep`` says how many of the cases run and ``--sweep-seed`` which (:mod:`tests.sampling`). The whole with every sample is a
+command: ``shakedown ops conformance``; docs/conformance.md keeps its last results.
 """
 
 from __future__ import annotations
 
-import datetime
-import os
 import warnings
 
 import pytest
@@ -16,20 +14,19 @@ import torch
 from shakedown.conformance import checks, databases, modules
 from shakedown.conformance.results import BAD
 
-TENTH = int(os.environ.get("SHAKEDOWN_TEST_TENTH", datetime.date.today().toordinal() % 10))
 OTHER_DTYPES = (torch.bfloat16, torch.int64, torch.bool, torch.complex64, torch.float16, torch.int32, torch.uint8)
-OPERATORS = databases.entries("op_db")[TENTH::10]
-MODULES = databases.entries("module_db")[TENTH::10]
+OPERATORS = databases.entries("op_db")
+MODULES = databases.entries("module_db")
 
 
 def label(value: object) -> str:
-    return f"tenth{TENTH}-{value.name}" if isinstance(value, databases.Entry) else str(value).removeprefix("torch.")
+    return value.name if isinstance(value, databases.Entry) else str(value).removeprefix("torch.")
 
 
 CASES = [
     (entry, dtype)
     for number, entry in enumerate(OPERATORS)
-    for dtype in dict.fromkeys((torch.float32, OTHER_DTYPES[number % len(OTHER_DTYPES)]))
+    for dtype in dict.fromkeys((torch.float32, OTHER_DTYPES[number // 10 % len(OTHER_DTYPES)]))
     if dtype in entry.dtypes()
 ]
 
@@ -43,6 +40,7 @@ def hold(rows: list[checks.Row], known: dict[str, str]) -> None:
 KNOWN: dict[str, str] = {}
 
 
+@pytest.mark.rotating(40)
 @pytest.mark.parametrize(("entry", "dtype"), CASES, ids=label)
 def test_samples_agree_with_the_cpu(entry: databases.Entry, dtype: torch.dtype) -> None:
     gradients = entry.differentiable(dtype)
@@ -54,6 +52,7 @@ def test_samples_agree_with_the_cpu(entry: databases.Entry, dtype: torch.dtype) 
             hold(list(bench.sample(number, made[number], gradients=gradients, variants=place == 0)), KNOWN)
 
 
+@pytest.mark.rotating(40)
 @pytest.mark.parametrize("entry", [e for e in OPERATORS if e.info.error_inputs_func], ids=label)
 def test_error_inputs_raise_what_the_cpu_raises(entry: databases.Entry) -> None:
     bench = checks.Bench(entry, torch.float32, "eager")
@@ -62,6 +61,7 @@ def test_error_inputs_raise_what_the_cpu_raises(entry: databases.Entry) -> None:
         hold([bench.error(n, given) for n, given in enumerate(entry.info.error_inputs("cpu"))], KNOWN)
 
 
+@pytest.mark.rotating(40)
 @pytest.mark.parametrize("entry", MODULES, ids=label)
 def test_modules_agree_with_the_cpu(entry: databases.Entry) -> None:
     bench = modules.ModuleBench(entry, torch.float32, "eager")
