@@ -8,24 +8,33 @@ JOBS   ?= 2
 SEED   ?= 0
 MINUTES ?= 30
 ARGS   ?= --quick
+SWEEP  ?= cover
+
+# A file's tests share what its fixtures made, so a file stays in one worker. A worker that dies prints its stacks and is
+# replaced, but not for ever.
+PYTEST  = PYTHONFAULTHANDLER=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --max-worker-restart 4 --sweep $(SWEEP)
 
 # Adaptive eager is decided when Python starts, so its tests are a pytest run of their own. Both run whatever becomes of the first.
 ADAPTIVE := SHAKEDOWN_ADAPTIVE=1
 
-.PHONY: trial test test-adaptive selftest check bench fuzz clean
+.PHONY: trial test sweep test-adaptive selftest check bench fuzz clean
 trial: $(STAMP)
 	$(BIN)/shakedown run decoder $(ARGS)
 
 test: $(STAMP)
 	first=0; second=0; \
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --ignore tests/adaptive || first=$$?; \
-	$(ADAPTIVE) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/adaptive || second=$$?; \
+	$(PYTEST) --ignore tests/adaptive || first=$$?; \
+	$(ADAPTIVE) $(PYTEST) tests/adaptive || second=$$?; \
 	echo "pytest: $$first (all but adaptive eager), $$second (adaptive eager)"; \
 	test $$first -eq 0 -a $$second -eq 0
 
 # The device's whole suite once more, with everything recorded: where the two modes differ, a test of plain eager fails.
 test-adaptive: $(STAMP)
-	$(ADAPTIVE) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/neuron tests/adaptive
+	$(ADAPTIVE) $(PYTEST) tests/neuron tests/adaptive
+
+# Every case of the large products of operators, dtypes and layouts, and both of PyTorch's databases: an hour or two.
+sweep: SWEEP := all
+sweep: test
 
 # Every fault and a hundred healthy devices: docs/selftest.md is made by it. Started again, it goes on.
 selftest: $(STAMP)
