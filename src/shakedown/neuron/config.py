@@ -118,6 +118,12 @@ PRECOMPILE = Setting(
     _flag,
     "torch.compile keeps what it has traced, so that a new process runs it without tracing (docs/caches.md: what it costs)",
 )
+COMPILE_ONLY = Setting(
+    "SHAKEDOWN_COMPILE_ONLY",
+    False,
+    _flag,
+    "programs are compiled and stored, and not run: values are unknown (`shakedown compile` sets it for its processes)",
+)
 PROFILE = Setting(
     "SHAKEDOWN_PROFILE",
     "native",

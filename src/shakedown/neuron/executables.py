@@ -8,6 +8,7 @@ through which every compilation goes; :func:`link` puts JAX's own call around an
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import io
@@ -16,7 +17,7 @@ import platform
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -37,7 +38,8 @@ _HOOKED = ["backend", "computation", "devices", "compile_options", "host_callbac
 _original: Callable[..., Any] | None = None
 _here = threading.local()
 _names: dict[str, str] = {}  # of our programs, by their modules' names
-_made_here: set[str] = set()  # keys that this process compiled
+_made_here: set[str] = set()  # keys that this process compiled: to find one of them is no sign that the cache was warm
+_device: Any = None
 
 
 @dataclass(frozen=True)
@@ -55,9 +57,41 @@ def installed() -> bool:
     return _original is not None
 
 
+def use(device: Any) -> None:
+    """Take `device` as the one that executables are linked for."""
+    global _device
+    _device = device
+
+
+def device() -> Any:
+    return _device
+
+
+def source_of(digest: str) -> str:
+    """Where an executable on disk comes from: an earlier process, or this one, which compiled it under another name."""
+    return "same-computation" if digest in _made_here else "persistent-cache"
+
+
+@contextlib.contextmanager
+def payload_wanted() -> Iterator[None]:
+    """Inside, :func:`obtained` has the executable's bytes even where nothing is kept on disk."""
+    _here.wants_payload = True
+    try:
+        yield
+    finally:
+        _here.wants_payload = False
+
+
+def obtained() -> Obtained | None:
+    """The executable that was compiled or loaded last on this thread for a program of ours."""
+    return getattr(_here, "of_program", None)
+
+
 def last() -> Obtained | None:
     """The executable that was compiled or loaded last on this thread, once; None when the client was not asked for one."""
     found, _here.obtained = getattr(_here, "obtained", None), None
+    if found is not None and found.name is not None:
+        _here.of_program = found
     return found
 
 
@@ -147,8 +181,7 @@ class _Request:
         except jax.errors.JaxRuntimeError as error:
             store.refuse(key.digest, Unusable("damaged", f"PJRT does not take it ({str(error)[:200]})"))
             return None
-        # What this process has compiled itself, under another name, is no sign that the cache was warm.
-        source = "same-computation" if key.digest in _made_here else "persistent-cache"
+        source = source_of(key.digest)
         _here.obtained = Obtained(_names.get(self.module), source, key.digest, payload, header.seconds)
         duration_ns = time.perf_counter_ns() - start_ns
         events.record("cache", "hit", duration_ns=duration_ns, nbytes=header.stored_bytes, detail=header.kind)

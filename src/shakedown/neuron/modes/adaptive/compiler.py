@@ -1,8 +1,8 @@
 """Compiling fused programs in the background: a thread that waits, and a process that works.
 
 Tracing a program of a hundred operators holds Python's lock for a good part of a second, and a training step on another
-thread would stall. So a process of its own traces and compiles, at low priority; it gets a program and gives back a
-serialised executable, which loads in a few milliseconds. It starts with the first program, stops when this process
+thread would stall. So a process of its own traces and compiles, at low priority; it gets a program and gives back an
+executable's bytes, which are linked in a few milliseconds. It starts with the first program, stops when this process
 does (its standard input ends), and is left alone by forked children.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import os
 import queue
 import subprocess
@@ -22,7 +23,7 @@ from typing import Any
 
 import cloudpickle
 
-from ... import config, events, runtime
+from ... import config, events, program_key, runtime
 from ...program import Program
 from . import wire
 from .fusion import Wiring
@@ -113,9 +114,8 @@ class Compiler:
                 return
             start_ns = time.perf_counter_ns()
             try:
-                job.target.run = self._compiled(job)
+                job.target.run, detail = self._compiled(job)
                 self.compiled += 1
-                detail = "background"
             except Exception as error:
                 job.target.error = detail = f"{type(error).__name__}: {error}"
                 self.failed += 1
@@ -126,17 +126,20 @@ class Compiler:
                 self.waiting -= 1
                 self._idle.notify_all()
 
-    def _compiled(self, job: Job) -> Callable[..., Any]:
+    def _compiled(self, job: Job) -> tuple[Callable[..., Any], str]:
+        """The executable, and where it came from. One that an earlier process made is linked without the other process."""
+        name = f"adaptive_{job.name}"
         donate = [i for i, given in enumerate(job.target.consumes) if given]
-        members = (_pickled(job.programs), job.arithmetic, job.wiring, job.target.numbers)
-        answer = self._ask(cloudpickle.dumps((f"adaptive_{job.name}", members, job.signature, donate)))
-        if isinstance(answer, str):
-            raise RuntimeError(answer)
-        executable, demands = answer
-        job.target.demands = demands
-        return runtime.load_executable(executable, job.signature)
+        wired = (job.arithmetic, job.wiring, job.target.numbers)
+        key = runtime.segment_key((program_key.programs(job.programs), wired), donate, job.signature)
+        found, source = runtime.find_segment(key, name, job.signature), "persistent-cache"
+        if found is None:
+            request = cloudpickle.dumps((name, (_pickled(job.programs), *wired), job.signature, donate))
+            found, source = runtime.link_segment(self._ask(request), name, job.signature, key), "background"
+        run, job.target.demands = found
+        return run, source
 
-    def _ask(self, request: bytes) -> Any:
+    def _ask(self, request: bytes) -> runtime.Linkable:
         """Send one request to the process, started if need be, and wait for its answer."""
         process = self._process
         if process is None or process.poll() is not None:
@@ -153,11 +156,13 @@ class Compiler:
             )
         try:
             wire.send(process.stdin, request)
-            answer = wire.receive(process.stdout)
+            answer, payload = json.loads(wire.receive(process.stdout)), wire.receive(process.stdout)
         except (OSError, EOFError) as error:
             self._end_process(wait=False)
             raise RuntimeError(f"the compiling process ended: {error or 'no answer'}") from None
-        return cloudpickle.loads(answer)
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return runtime.Linkable(payload, answer["note"], answer["digest"])
 
     def _end_process(self, wait: bool) -> None:
         process, self._process = self._process, None

@@ -1,4 +1,4 @@
-"""The compiling process: ``python -m shakedown.neuron.modes.adaptive.worker``. Programs in, serialised executables out.
+"""The compiling process: ``python -m shakedown.neuron.modes.adaptive.worker``. Programs in, executables' bytes out.
 
 It compiles with the settings of the process that started it and ends with its input.
 """
@@ -6,6 +6,7 @@ It compiles with the settings of the process that started it and ends with its i
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 
@@ -31,11 +32,12 @@ def main() -> None:
         try:
             name, (members, *wired), signature, donate = cloudpickle.loads(request)
             program = fuse(name, [cloudpickle.loads(member) for member in members], *wired)
-            executable = runtime.serialised(program, program.name, signature, donate)
-            answer: object = (executable, list(program.demands))
+            made = runtime.compiled_segment(program, program.name, signature, donate)
+            answer, payload = {"note": made.note, "digest": made.digest}, made.payload
         except Exception as error:
-            answer = f"{type(error).__name__}: {error}"
-        wire.send(answers, cloudpickle.dumps(answer))
+            answer, payload = {"error": f"{type(error).__name__}: {error}"}, b""
+        wire.send(answers, json.dumps(answer).encode())
+        wire.send(answers, payload)
 
 
 if __name__ == "__main__":

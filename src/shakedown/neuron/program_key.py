@@ -1,0 +1,254 @@
+"""A program's key without tracing it: its steps written out, the source of everything that tracing runs, and JAX's settings.
+
+It must be the same only where tracing gives the same computation. So a program has no such key (and is traced) when it holds
+something whose meaning is not plain to see, such as a function that is neither an operator's registered lowering nor one of
+this package's own; and no program of a process has one in which functions of this package have been replaced, as tests and
+the trial's self-test do, or whose source has changed since it started.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import hashlib
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from . import config, executables
+from .cache.key import Key, digest_of
+from .executables import Aval
+from .lowering import registry
+from .program import Program, Ref, Step
+from .views import View
+
+_PACKAGE = Path(__file__).resolve().parent
+_PLAIN = (torch.dtype, torch.layout, torch.memory_format, torch.device, torch.Size, np.dtype, type(Ellipsis))
+
+
+class _Obscure(Exception):
+    """A value whose meaning cannot be written down."""
+
+
+def key_of(program: Any, signature: Sequence[Aval], settings: str) -> Key | None:
+    """The key of `program`, traced for inputs of `signature` and compiled by `settings`; None: it has to be traced."""
+    if not isinstance(program, Program):
+        return None
+    return key_of_parts(programs([program]), signature, settings)
+
+
+def key_of_parts(what: Any, signature: Sequence[Aval], settings: str) -> Key | None:
+    """The same of a tree of plain values and :func:`programs`."""
+    try:
+        sources = _sources()
+        if sources is None or _patched():
+            return None
+        given = [(tuple(shape), str(dtype), weak) for shape, dtype, weak in signature]
+        text = _text((what, given))
+    except _Obscure:
+        return None
+    device = executables.device()
+    return Key(
+        {
+            "program": digest_of(text.encode()),
+            "options": settings,
+            "sources": sources,
+            "tracing": f"torch={torch.__version__} default={torch.get_default_dtype()} jax={_jax_settings()}",
+            "device": f"{device.device_kind} x1",
+            **executables.surroundings(device.client),
+        }
+    )
+
+
+# --- values -------------------------------------------------------------------------------------------------------------
+
+
+class _Text:
+    """Text that says what a program is, made once for it."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+def _program(program: Program) -> _Text:
+    lines = [f"program {program.parameters}", *map(_step, program.steps), f"return {_text(program.results)} keeps {program.keeps}"]
+    return _Text("\n".join(lines))
+
+
+def programs(members: Iterable[Program]) -> list[Any]:
+    """Each member written out, for :func:`key_of_parts`.
+
+    One that cannot be written out makes the whole have no key.
+    """
+    known: dict[int, Any] = {}
+    found = []
+    for member in members:
+        if id(member) not in known:
+            try:
+                known[id(member)] = _program(member)
+            except _Obscure:
+                known[id(member)] = object()
+        found.append(known[id(member)])
+    return found
+
+
+def _step(step: Step) -> str:
+    lowering = "" if step.lowering is None else _function(step.lowering, step.name)
+    return f"{step.kind} {step.to.index} {step.name} {lowering} " + _text(
+        (step.args, step.view, step.kwargs, step.outputs)
+    )
+
+
+def _text(value: Any) -> str:
+    kind = type(value)
+    if kind is Ref:
+        return f"v{value.index}"
+    if value is None or kind in (bool, int, str):
+        return repr(value)
+    if kind is float:
+        return f"f{value.hex()}"
+    if kind is complex:
+        return f"c({value.real.hex()},{value.imag.hex()})"
+    if kind is _Text:
+        return value.text
+    if kind is View:
+        return f"view({value.dtype},{value.size},{value.stride},{value.offset})"
+    if kind in (tuple, list):
+        return f"{kind.__name__}({','.join(map(_text, value))})"
+    if kind is dict:
+        return f"dict({','.join(f'{_text(k)}:{_text(v)}' for k, v in value.items())})"
+    if isinstance(value, _PLAIN):
+        return f"{kind.__name__}:{value}"
+    if kind is slice:
+        return f"slice({_text(value.start)},{_text(value.stop)},{_text(value.step)})"
+    if isinstance(value, torch._ops.OpOverload):
+        return f"op:{value}"
+    if kind is np.ndarray and value.dtype.kind in "biufc":
+        return f"array({value.dtype},{value.shape},{hashlib.sha256(np.ascontiguousarray(value)).hexdigest()})"
+    if callable(value):
+        return _function(value, "")
+    raise _Obscure
+
+
+def _function(function: Any, name: str) -> str:
+    """A function by name, when the name leads back to it and its source is ours."""
+    if isinstance(function, functools.partial):
+        return f"partial({_function(function.func, name)},{_text(function.args)},{_text(function.keywords)})"
+    if _is_lowering(function, name):
+        return f"lowering:{name}" if _is_ours(function) else _obscure()
+    module, path = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    owner: Any = sys.modules.get(module or "")
+    if owner is None or not (module or "").startswith(__package__ + "."):
+        raise _Obscure
+    for part in path.split("."):
+        owner = getattr(owner, part, None)
+    if owner is not function or not _is_ours(function):
+        raise _Obscure
+    return f"{module}.{path}"
+
+
+def _obscure() -> str:
+    raise _Obscure
+
+
+def _is_lowering(function: Any, name: str) -> bool:
+    """Whether `function` is what the registry has for the operator called `name` (``aten.add.Tensor``)."""
+    owner: Any = torch.ops
+    for part in name.split("."):
+        owner = getattr(owner, part, None)
+    if not isinstance(owner, torch._ops.OpOverload):
+        return False
+    found = registry.lowering_of(owner)
+    return found is not None and found.fn is function
+
+
+def _is_ours(function: Any) -> bool:
+    """Whether the code of `function`, and of the functions that it closes over, is this package's."""
+    if not isinstance(function, FunctionType):
+        return False
+    if not Path(function.__code__.co_filename).is_relative_to(_PACKAGE):
+        return False
+    cells = [c.cell_contents for c in function.__closure__ or () if _filled(c)]
+    return all(
+        _is_known(v) for v in (*cells, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+    )
+
+
+def _filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:
+        return False
+
+
+def _is_known(value: Any) -> bool:
+    """Whether a value that a function closes over is decided by the source: functions of ours, of libraries, plain values."""
+    if isinstance(value, FunctionType):
+        return _is_ours(value) or _is_library(value)
+    return True
+
+
+# --- surroundings -------------------------------------------------------------------------------------------------------
+
+_LIBRARIES = tuple(
+    {str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
+
+
+def _is_library(function: FunctionType) -> bool:
+    """Whether a function belongs to Python or an installed package (other than the half of this one that is not here)."""
+    file = function.__code__.co_filename
+    inside = file.startswith(_LIBRARIES) or file.startswith("<")
+    return inside and not file.startswith(str(_PACKAGE.parent))
+
+
+def _patched() -> bool:
+    """Whether a function of this package, or a method, has been replaced by one from elsewhere."""
+    return any(
+        type(value) is FunctionType and not (value.__code__.co_filename.startswith(_ROOT) or _is_library(value))
+        for name, module in list(sys.modules.items())
+        if name.startswith(f"{__package__}.") and isinstance(module, ModuleType)
+        for value in _defined(name, module)
+    )
+
+
+def _defined(name: str, module: ModuleType) -> Iterator[Any]:
+    for value in list(vars(module).values()):
+        if isinstance(value, type) and value.__module__ == name:
+            yield from list(vars(value).values())
+        else:
+            yield value
+
+
+_ROOT = str(Path(__file__).parent)
+
+
+@functools.cache
+def _sources() -> str | None:
+    """The digest of this package's source; None when a file is younger than this process, and may not be what it runs."""
+    digest = hashlib.blake2b(digest_size=20)
+    for path in sorted(_PACKAGE.rglob("*.py")):
+        if path.stat().st_mtime > config.STARTED:
+            return None
+        digest.update(f"{path.relative_to(_PACKAGE)}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _jax_settings() -> str:
+    """What JAX makes its own caches of traces depend on."""
+    try:
+        from jax._src.config import trace_context
+
+        plain = [s for s in trace_context() if s is None or isinstance(s, (bool, int, float, str, enum.Enum))]
+    except (ImportError, AttributeError):
+        raise _Obscure from None
+    return digest_of(repr(plain).encode())[:12]
