@@ -366,16 +366,21 @@ class Pieces:
             if number == len(self.steps) - 1:
                 kept = {n: values[n].clone() for n in self.kept}
             if isinstance(step, _Program):
-                inputs = [values[n] for n in step.inputs]
-                for node in dead:
-                    del values[node]
-                values.update(zip(step.outputs, step.graph(inputs, key)))
+                # Nothing here holds the inputs while the program runs, or after it.
+                values.update(zip(step.outputs, step.graph(_taken(values, step.inputs, dead), key)))
             else:
                 values[step.node] = run_node(step.node, step.forced, values)
                 for node in dead:
                     del values[node]
         values.update(kept)
         return self.host.given_back([values[n] if isinstance(n, Node) else n for n in self.returned], pairs)
+
+
+def _taken(values: dict[Any, Any], nodes: list[Node], dead: list[Node]) -> list[Any]:
+    found = [values[n] for n in nodes]
+    for node in dead:
+        del values[node]
+    return found
 
 
 def run_node(node: Node, forced: str | None, values: dict[Any, Any]) -> Any:
