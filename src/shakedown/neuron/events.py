@@ -24,6 +24,8 @@ Kind = Literal[
     "flush",
     "cache",
     "precompile",
+    "compile-only",
+    "unknown",
     "bucket",
     "trace",
     "split",
@@ -99,6 +101,7 @@ _tallies: dict[str, Tally] = {}
 _counts: dict[tuple[Kind, str, str, str], Count] = {}
 _listeners: list[Callable[[Event], None]] = []
 _watchers: list[Callable[[Tally], None]] = []
+_ran: Kind = "execute"  # what a drained tally counts
 listening = False  # read on the hot path: true while any listener is subscribed
 
 
@@ -141,7 +144,15 @@ def _drain() -> None:
     for item in _tallies.values():
         if item.runs:
             runs, item.runs = item.runs, 0
-            _counts.setdefault(("execute", item.name, _phase, item.detail), Count()).count += runs
+            _counts.setdefault((_ran, item.name, _phase, item.detail), Count()).count += runs
+
+
+def nothing_runs() -> None:
+    """From now on, what would be executed is compiled and not executed: it counts as "compile-only"."""
+    global _ran
+    with _lock:
+        _drain()
+        _ran = "compile-only"
 
 
 @contextmanager

@@ -16,8 +16,10 @@ import jax
 import jax.numpy as jnp
 import torch
 from torch.fx.node import map_arg
+from torch.utils._python_dispatch import _disable_current_modes
 
 from . import config, graph_higher_order
+from . import compile_only
 from .buffer import is_device_tensor, storage_nbytes
 from .errors import LoweringError, UnsupportedByProfile, said_by
 from .graph_higher_order import is_random
@@ -151,8 +153,10 @@ class GraphLowering:
             value = value.constant
         if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
             raise LoweringError(f"graph constant {node.target} of type {type(value).__name__}")
-        held = value if is_device_tensor(value) else to_device(value)
-        view, array = View.of(held), read(value_of(held.untyped_storage(), "compiled graph"), View.of(held))
+        with _disable_current_modes():  # AOTAutograd calls under its fake mode, which refuses a real tensor of the host
+            held = value if is_device_tensor(value) else to_device(value)
+            view = View.of(held)
+            array = read(compile_only.constant(value_of(held.untyped_storage(), "compiled graph")), view)
         whole = self.builder.call(f"constant {node.target}", lambda: array, (), {}, (view,))
         return self.builder.get(whole, 0)
 
