@@ -10,6 +10,7 @@ import shakedown.neuron
 
 def test_the_device_package():
     assert shakedown.neuron.__all__ == [
+        "bucketed",
         "clear_op_tracking",
         "compile_step",
         "config",
@@ -17,6 +18,7 @@ def test_the_device_package():
         "events",
         "get_executed_ops",
         "get_fallback_ops",
+        "plan_buckets",
         "synchronize",
     ]
     for name in shakedown.neuron.__all__:

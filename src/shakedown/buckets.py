@@ -11,6 +11,7 @@ imports neither torch nor JAX.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
@@ -148,6 +149,33 @@ def choose(shares: Mapping[int, float], programs: int, edges: Iterable[int] | No
         made.append(Bucket(edge=edge, lengths=inside, share=round(sum(weights[n] for n in inside), 12)))
         start = edge
     return Buckets(buckets=tuple(made), waste=table.waste(chosen))
+
+
+def extended(shares: Mapping[int, float], given: Iterable[int], more: int) -> tuple[int, ...]:
+    """Edges beside those `given`, which cost nothing any more: the at most `more` that pad least, in ascending order.
+
+    Fewer are taken where they come within :data:`NEAR` of all computed positions. Lengths above the last given edge do not
+    count. `shares` as for :func:`choose`.
+    """
+    given = sorted(set(given))
+    # Of each number of new edges: the positions computed, and the edges. Between two given edges it is a plan of its own.
+    best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
+    for start, edge in zip([0, *given], given):
+        inside = {(1, n): weight for n, weight in shares.items() if start < n <= edge}
+        if not inside:
+            continue
+        allowed = {one for one in candidates((n for _, n in inside), edge) if one > start}
+        table = _Table({(1, edge): 0.0} | inside, sorted(allowed | {edge}))
+        reached: dict[int, tuple[float, tuple[int, ...]]] = {}
+        for chosen in table.best(more + 1, _positions):
+            positions = sum(weight * end for (_, end), weight in table.shares(chosen).items())
+            for many, (before, others) in best.items():
+                count = many + len(chosen) - 1
+                if count <= more and before + positions < reached.get(count, (math.inf,))[0]:
+                    reached[count] = before + positions, others + chosen[:-1]
+        best = reached
+    least = min(positions for positions, _ in best.values())
+    return next(found for _, (positions, found) in sorted(best.items()) if positions * (1 - NEAR) <= least)
 
 
 class _Table:

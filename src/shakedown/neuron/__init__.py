@@ -10,6 +10,8 @@ from importlib import import_module
 from typing import Any
 
 _EXPORTS = {
+    "bucketed": "bucketing",
+    "plan_buckets": "bucketing",
     "get_executed_ops": "device",
     "get_fallback_ops": "device",
     "clear_op_tracking": "device",
