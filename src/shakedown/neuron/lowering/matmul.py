@@ -180,15 +180,10 @@ def linear_backward(
     grad_input = grad_weight = grad_bias = None
     if output_mask[0]:
         grad_input = contract(grad, _conjugate(rows), ((1,), (0,))).reshape(self.shape)
-    if output_mask[1] or output_mask[2]:  # PyTorch's meta kernel gives both when either is asked for
-        if output_mask[1]:
-            grad_weight = contract(grad, _conjugate(_rows(self)), ((0,), (0,))).reshape(weight.shape)
-        else:
-            grad_weight = jnp.zeros(weight.shape, weight.dtype)
-        if output_mask[2]:
-            grad_bias = grad.astype(opmath(grad.dtype)).sum(axis=0).reshape(weight.shape[:-1])
-        else:
-            grad_bias = jnp.zeros(weight.shape[:-1], weight.dtype)
+    if output_mask[1]:
+        grad_weight = contract(grad, _conjugate(_rows(self)), ((0,), (0,))).reshape(weight.shape)
+    if output_mask[2]:
+        grad_bias = grad.astype(opmath(grad.dtype)).sum(axis=0).reshape(weight.shape[:-1])
     return grad_input, grad_weight, grad_bias
 
 

@@ -65,12 +65,11 @@ def _linear_backward(
     self: torch.Tensor, grad_output: torch.Tensor, weight: torch.Tensor, output_mask: list[bool]
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
     grad_input = self.new_empty(self.shape) if output_mask[0] else None
-    if not (output_mask[1] or output_mask[2]):
-        return grad_input, None, None
-    return grad_input, weight.new_empty(weight.shape), weight.new_empty(weight.shape[:-1])
+    grad_weight = weight.new_empty(weight.shape) if output_mask[1] else None
+    return grad_input, grad_weight, weight.new_empty(weight.shape[:-1]) if output_mask[2] else None
 
 
-# PyTorch's own knows no weight of one dimension. On the other weights the two agree.
+# PyTorch's own knows no weight of one dimension, and gives both gradients of the parameters where one is asked for.
 _LINEAR_BACKWARD = torch.ops.aten.linear_backward.default
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message=".*[Oo]verriding a previously registered kernel.*")

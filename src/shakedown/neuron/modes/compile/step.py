@@ -23,7 +23,7 @@ from ...errors import UnsupportedStep, said_by
 from ...lowering.checks import Demand
 from .. import adaptive
 from .step_program import StepGraph
-from .step_trace import NeedsTheNumber, Path, Recipe, StateKey, Subject, number_at, trace
+from .step_trace import NeedsTheNumber, Path, Recipe, StateKey, Subject, Traced, number_at, trace
 
 MANY_SHAPES = 8  # from which on it is worth saying that inputs can be padded to fewer
 _numbers = itertools.count()
@@ -105,7 +105,7 @@ class TrainingStep:
         self.placed: dict[int, Tensor] = {}  # gradients that the last step left to be looked at, by id of the parameter
         self.varying: set[tuple[str, int | None]] = set()  # options that have changed, and are inputs since
         self.constant: set[tuple[str, int | None]] = set()  # options by whose value the optimizer decides
-        self.options: Any = None  # the numbers among the options at the last call
+        self.watched: dict[Any, float] = {}  # the numbers among the options when a program was last looked for
 
         # A frame of this package would be skipped by Dynamo, so that there is none between it and the user's code.
         loss = model if loss_fn is None else functools.partial(loss_fn, model)
@@ -168,23 +168,96 @@ class TrainingStep:
                         found.append((g, *spot))
         return found
 
-    def watch_options(self) -> None:
-        """Make inputs of the numbers among the options that are not what they were at the last call."""
+    def options(self) -> list[list[Any]]:
+        """Names and values of all options, group by group."""
+        return [
+            [item for pair in group.items() if pair[0] not in ("params", "lr") for item in pair]
+            for group in self.optimizer.param_groups
+        ]
+
+    def watch(self, options: list[list[Any]]) -> None:
+        """Make inputs of the numbers among the options that are not what they were when this was called last."""
         now = {
             (g, option, place): part
-            for g, group in enumerate(self.optimizer.param_groups)
-            for option, value in group.items()
-            if option != "params"
+            for g, group in enumerate(options)
+            for option, value in zip(group[::2], group[1::2])
             for place, part in (enumerate(value) if isinstance(value, (tuple, list)) else [(None, value)])
             if type(part) is float
         }
-        if self.options is not None and now != self.options:
-            self.varying |= {key[1:] for key, part in now.items() if self.options.get(key, part) != part}
-        self.options = now
+        self.varying |= {key[1:] for key, part in now.items() if self.watched.get(key, part) != part}
+        self.watched = now
 
 
 def _first_line(error: Exception) -> str:
     return said_by(error).split(": ", 1)[-1]
+
+
+class _Recent:
+    """The program that ran last, and all that it took, so that a call like the last one is known without a key."""
+
+    def __init__(
+        self,
+        graph: StepGraph,
+        traced: Traced,
+        subject: Subject,
+        tensors: list[Tensor],
+        parameters: list[Tensor],
+        options: list[list[Any]],
+        updates: bool,
+        keep_gradients: bool,
+    ) -> None:
+        self.graph, self.traced, self.subject, self.tensors, self.parameters = (
+            graph,
+            traced,
+            subject,
+            tensors,
+            parameters,
+        )
+        self.options, self.kind = options, (updates, keep_gradients)
+        self.storages: list[Any] = []
+        self.profile = profiles.active
+        number = len(subject.inputs) + len(subject.more)
+        self.states = [(parameters[i], name, tensors[number + k]) for k, (i, name) in enumerate(subject.states)]
+        self.counts = [len(subject.optimizer.state.get(p, ())) for p in parameters]
+
+    def fits(
+        self,
+        inputs: tuple[Tensor, ...],
+        parameters: list[Tensor],
+        options: list[list[Any]],
+        updates: bool,
+        keep_gradients: bool,
+    ) -> bool:
+        """Whether the program serves this call; then its tensors and storages are this call's."""
+        subject = self.subject
+        if subject.gradients or self.kind != (updates, keep_gradients) or self.profile is not profiles.active:
+            return False
+        if len(parameters) != len(self.parameters) or options != self.options:
+            return False
+        for p, known in zip(parameters, self.parameters):
+            if p is not known or p.grad is not None:
+                return False
+        tensors = self.tensors
+        for i, (t, number) in enumerate(zip(inputs, subject.of_input)):
+            known = tensors[i]
+            if t is not known:
+                # Sizes, strides and dtype are what Dynamo's guards have checked.
+                if number is not None or t.storage_offset() != known.storage_offset() or t.device != known.device:
+                    return False
+                if t.requires_grad and any(t is p for p in parameters):
+                    return False
+                tensors[i] = t
+        state = subject.optimizer.state
+        for p, count in zip(parameters, self.counts):
+            if len(state.get(p, ())) != count:
+                return False
+        for p, name, known in self.states:
+            if state[p].get(name) is not known:
+                return False
+        if not self.graph.host.still(tensors):
+            return False
+        self.storages = self.graph.storages(tensors)
+        return self.graph.seats(self.storages)
 
 
 class _Captured:
@@ -193,39 +266,53 @@ class _Captured:
     def __init__(self, owner: TrainingStep, module: torch.fx.GraphModule) -> None:
         self.owner, self.module = owner, module
         self.programs: dict[Any, tuple[StepGraph, Any]] = {}
+        self.recent: _Recent | None = None
 
     def __call__(self, *inputs: Any) -> list[Tensor]:
         owner = self.owner
         optimizer = owner.optimizer
         parameters = owner.parameters()
-        for p in parameters:
-            if owner.placed and p.grad is not None and owner.placed.get(id(p)) is p.grad:
-                p.grad = None
-        owner.placed = {}
-        owner.watch_options()
+        if owner.placed:
+            for p in parameters:
+                if p.grad is not None and owner.placed.get(id(p)) is p.grad:
+                    p.grad = None
+            owner.placed = {}
+        options = owner.options()
         updates = owner.calls + 1 >= owner.accumulate
-        found = self._find(list(inputs), parameters, updates)
-        if found is None:
-            found = self._make(list(inputs), parameters, updates)
-        graph, traced, subject, numbers = found
-        results, broken = graph(subject.tensors(), numbers)
+        recent = self.recent
+        if recent is None or not recent.fits(inputs, parameters, options, updates, owner.keep_gradients):
+            recent = self._recent(inputs, parameters, options, updates)
+        graph, traced, subject = recent.graph, recent.traced, recent.subject
+        results, broken = graph(recent.tensors, recent.storages, self._values(subject))
+        recent.storages = []
         if broken is not None:
             self._refuse(inputs, broken)
         outputs, rest = results[: traced.outputs], results[traced.outputs :]
         for (number, option), value in zip(traced.fresh, rest):
             optimizer.state[parameters[number]][option] = value
-        kept = dict(zip(traced.gradients, rest[len(traced.fresh) :]))
-        for number, p in enumerate(parameters):
-            if updates:
-                p.grad = kept.get(number)
-                if p.grad is not None:
-                    owner.placed[id(p)] = p.grad
-            elif number in kept:
-                p.grad = kept[number]
+        if traced.gradients or subject.gradients:
+            kept = dict(zip(traced.gradients, rest[len(traced.fresh) :]))
+            for number, p in enumerate(parameters):
+                if updates or number in kept:
+                    p.grad = kept.get(number)
+                    if updates and p.grad is not None:
+                        owner.placed[id(p)] = p.grad
         owner.calls = 0 if updates else owner.calls + 1
         if updates:
             optimizer._opt_called = True  # type: ignore[attr-defined]  # what schedulers ask before they warn
         return outputs
+
+    def _recent(self, inputs: tuple[Any, ...], parameters: list[Tensor], options: Any, updates: bool) -> _Recent:
+        owner = self.owner
+        owner.watch(options)
+        found = self._find(list(inputs), parameters, updates) or self._make(list(inputs), parameters, updates)
+        graph, traced, subject = found
+        tensors = subject.tensors()
+        graph.straighten(tensors)
+        made = _Recent(graph, traced, subject, tensors, parameters, owner.options(), updates, owner.keep_gradients)
+        made.storages = graph.storages(tensors)
+        self.recent = made
+        return made
 
     # --- finding the program --------------------------------------------------------------------------------------------
 
@@ -280,7 +367,7 @@ class _Captured:
         subject = self._subject(inputs, parameters)
         key, _, _ = self._key(subject, updates)
         found = self.programs.get(key)
-        return None if found is None else (*found, subject, self._values(subject))
+        return None if found is None else (*found, subject)
 
     def _values(self, subject: Subject) -> list[float]:
         groups = subject.optimizer.param_groups
@@ -326,7 +413,7 @@ class _Captured:
         while len(self.programs) >= owner.max_programs:
             self.programs.pop(next(iter(self.programs)))
         self.programs[key] = graph, traced
-        return graph, traced, subject, self._values(subject)
+        return graph, traced, subject
 
     def _forget(self, begun: list[Tensor]) -> None:
         for p in begun:

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.fx.node import map_arg
@@ -24,6 +25,7 @@ from ...pending import Pending, value_of
 from ...program import Builder, Program, Ref
 from ...transfer import to_device
 from ...views import View
+from .. import adaptive
 from ..adaptive.interrupts import HeldBack
 from .compiled import graphs
 from .step_trace import Subject, Traced
@@ -102,6 +104,15 @@ class _Host:
         self.reads: list[int] = sorted({place[n] for n in reads})
         self.number_of_read = {n: self.reads.index(place[n]) for n in reads}
         self.written = [(c, place[node]) for c, node in written.items()]
+
+    def still(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether counters that were equal are equal."""
+        found: dict[int, Any] = {}
+        for counter, number in zip(self.counters, self.same):
+            value = tensors[counter].item() if tensors[counter].device.type == "cpu" else number
+            if found.setdefault(number, value) != value:
+                return False
+        return True
 
     def run(self, tensors: Sequence[Tensor]) -> list[Any]:
         values: list[Any] = [None] * len(set(self.same))
@@ -207,18 +218,17 @@ class StepGraph:
         tensors = subject.tensors()
         builder = Builder(self.name, self.profile)
         parameters: dict[int, Ref] = {}  # by storage
-        self.storage_of: list[tuple[int, int]] = []  # (tensor, number of its storage among the program's inputs)
+        self.pattern: list[
+            int
+        ] = []  # of each tensor that is taken, the number of its storage among the program's inputs
         seats: dict[int, int] = {}
         for i in self.taken:
             seat = tensors[i].untyped_storage()._cdata
             if seat not in seats:
                 seats[seat] = len(seats)
                 parameters[seat] = builder.parameter("buffer")
-            self.storage_of.append((i, seats[seat]))
-        firsts: dict[int, int] = {}
-        for i, seat in self.storage_of:
-            firsts.setdefault(seat, i)
-        self.seated = [firsts[s] for s in range(len(seats))]
+            self.pattern.append(seats[seat])
+        self.firsts = [self.pattern.index(seat) for seat in range(len(seats))]  # where each storage comes first
         numbers = [builder.parameter("number") for _ in range(self.number_count)]
         reads = [builder.parameter("number") for _ in self.host.reads]
         self.random = sum(map(is_random, self.needed))  # operators that draw
@@ -255,35 +265,50 @@ class StepGraph:
 
     # --- running it -----------------------------------------------------------------------------------------------------
 
-    def __call__(self, tensors: list[Tensor], numbers: list[float]) -> tuple[list[Tensor], Demand | None]:
+    def storages(self, tensors: Sequence[Tensor]) -> list[Any]:
+        """Those of the tensors that the program takes, in their order. CPU tensors are copied over."""
+        taken = (tensors[i] for i in self.taken)
+        return [(t if t.device.type != "cpu" else to_device(t.detach())).untyped_storage() for t in taken]
+
+    def seats(self, storages: list[Any]) -> bool:
+        """Whether `storages` are shared among the tensors as they were when the program was made."""
+        order: dict[int, int] = {}
+        return [order.setdefault(id(s), len(order)) for s in storages] == self.pattern
+
+    def straighten(self, tensors: Sequence[Tensor]) -> None:
+        """Give what the step writes buffers of its own dtype (those that were loaded or copied whole are bytes)."""
+        for i in self.written:
+            storage, wanted = tensors[i].untyped_storage(), tensors[i].dtype
+            buffer = value_of(storage, "compiled step")
+            if buffer.dtype == np.uint8 and wanted.itemsize > 1 and storage.nbytes() % wanted.itemsize == 0:
+                storage.buffer = runtime.reinterpreted(buffer, wanted)
+
+    def __call__(
+        self, tensors: Sequence[Tensor], storages: list[Any], numbers: Sequence[float]
+    ) -> tuple[list[Tensor], Demand | None]:
         """(outputs of the loss, then fresh state, then gradients; the demand that the data broke, and nothing was written)."""
         hosted = self.host.run(tensors)
-        seated = [tensors[i] for i in self.seated]
-        storages = [
-            t.untyped_storage() if t.device.type != "cpu" else to_device(t.detach()).untyped_storage() for t in seated
-        ]
-        buffers: list[Any] = []
-        for storage in storages:
-            buffer = storage.buffer
-            if type(buffer) is Pending:
-                buffer = storage.buffer = value_of(storage, "compiled step")
-            buffers.append(buffer)
-        buffer = None
+        seated = [storages[k] for k in self.firsts]
+        buffers = [storage.buffer for storage in seated]
+        if adaptive.enabled():
+            for k, storage in enumerate(seated):
+                if type(buffers[k]) is Pending:
+                    buffers[k] = storage.buffer = value_of(storage, "compiled step")
         for seat in self.donated:
             if _count(buffers, seat) > _OF_A_BUFFER:
                 buffers[seat] = runtime.private_copy(buffers[seat])
         more = [runtime.number(n) for n in numbers] + [runtime.number(hosted[r]) for r in self.host.reads]
         if self.random:
-            more.append(rng.next_key(self.random))
+            more.append(rng.next_key())
         run = self.programs[_ONLY][0]
         start_ns = time.perf_counter_ns() if events.listening else 0
         with HeldBack():
-            results = self._first(run, buffers, more) if not self.ran else run(*buffers, *more)
+            results = run(*buffers, *more) if self.ran else self._first(run, buffers, more)
             if type(results) is not list:
                 results = [results]
             buffers.clear()
             for seat, made in zip(self.donated, results):
-                storages[seat].buffer = made
+                seated[seat].buffer = made
         self.tally.runs += 1
         if events.listening:
             events.emit_execute(self.tally.name, start_ns)
