@@ -17,7 +17,7 @@ import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from . import cache as cache  # torch.neuron.cache
-from . import events
+from . import config, events
 from .autoload import DEVICE_NAME
 from .modes import adaptive
 
@@ -84,6 +84,8 @@ def register() -> None:
     everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     _libraries.append(everything)
     torch_gaps.close()
+    if config.DEFAULT_BACKEND() == DEVICE_NAME:
+        torch_gaps.compile_with_us_by_default()
 
 
 # --- torch.neuron -------------------------------------------------------------------------------------------------------

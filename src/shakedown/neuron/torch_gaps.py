@@ -7,6 +7,9 @@ crash the interpreter. Those entry points are replaced for storages of this devi
 from __future__ import annotations
 
 import functools
+import importlib.abc
+import importlib.util
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -80,6 +83,7 @@ def close() -> None:
     _close_module_apply()
     _close_printing()
     _close_forward_mode()
+    _when_loaded("torch.nn.attention.flex_attention", _admit_to_flex_attention)
     _close_cache_artefacts()
 
 
@@ -262,6 +266,58 @@ def _close_cache_artefacts() -> None:
 
     for name, function in (("serialize", collect_and_serialize), ("_ensure_cache_artifacts_registered", register_all)):
         setattr(Manager, name, staticmethod(function))
+
+
+def _when_loaded(name: str, patch: Callable[[Any], None]) -> None:
+    """Call `patch` with the module `name` once it is there: ``import torch`` need not import it for that."""
+    if name in sys.modules:
+        patch(sys.modules[name])
+        return
+
+    class Watcher(importlib.abc.MetaPathFinder):
+        asking = False
+
+        def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+            if fullname != name or self.asking:
+                return None
+            self.asking = True  # the other finders, while this one is passed by
+            try:
+                spec = importlib.util.find_spec(name)
+            finally:
+                self.asking = False
+            loader: Any = None if spec is None else spec.loader
+            if loader is not None:
+                run = loader.exec_module
+
+                def exec_module(module: Any) -> None:
+                    run(module)
+                    if self in sys.meta_path:
+                        sys.meta_path.remove(self)
+                        patch(module)
+
+                loader.exec_module = exec_module
+            return spec
+
+    sys.meta_path.insert(0, Watcher())
+
+
+def compile_with_us_by_default() -> None:
+    """Make the device's backend the one that ``torch.compile`` takes where none is named; Dynamo is not imported for it."""
+    _when_loaded("torch._dynamo.backends.registry", lambda module: module.set_default_backend(DEVICE_NAME))
+
+
+def _admit_to_flex_attention(module: Any) -> None:
+    """``flex_attention`` refuses devices that are not in a set within one of its functions; the device is added to that set.
+
+    The function's code stays PyTorch's, so that Dynamo traces it. Where the set is not found, the device is refused as before.
+    """
+    check = getattr(module, "_validate_device", None)
+    code = getattr(check, "__code__", None)
+    if check is None or code is None:
+        return
+    admitted = tuple(c | {DEVICE_NAME} if isinstance(c, frozenset) and "cpu" in c else c for c in code.co_consts)
+    _originals["_validate_device"] = code
+    check.__code__ = code.replace(co_consts=admitted)
 
 
 def let_floats_vary() -> None:

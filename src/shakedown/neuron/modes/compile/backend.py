@@ -60,6 +60,7 @@ def neuron(
     chosen = asked.read(mode, options, ruled)
     if sizes:
         asked.refuse_symbolic(module, sizes)
+    asked.refuse_jagged(module, example_inputs)
     if not chosen.copies_cpu_inputs:
         asked.refuse_cpu_inputs(module, example_inputs)
     back_to = asked.common_device(example_inputs) if chosen.retain_device else None

@@ -150,6 +150,26 @@ def _place(module: torch.fx.GraphModule) -> str:
     return ""
 
 
+def refuse_jagged(module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
+    """Refuse a graph with a jagged nested tensor among its inputs: Dynamo always makes its ragged size symbolic.
+
+    Raises:
+        UnsupportedCompileOption: there is one.
+    """
+    for number, value in enumerate(example_inputs):
+        if isinstance(value, torch.Tensor) and value.is_nested:
+            raise UnsupportedCompileOption(
+                f'input {number} ({_name(module, number)}) of a graph for backend "neuron" is a jagged nested tensor, whose '
+                "ragged size is not known when the graph is compiled: work on its .values() inside torch.compile, or pad it "
+                "(torch.nested.to_padded_tensor), or leave the operations on it out of the compiled function"
+            )
+
+
+def _name(module: torch.fx.GraphModule, number: int) -> str:
+    names = [n.name for n in module.graph.nodes if n.op == "placeholder"]
+    return names[number] if number < len(names) else "?"
+
+
 # --- devices ------------------------------------------------------------------------------------------------------------
 
 
@@ -177,11 +197,10 @@ def refuse_cpu_inputs(module: torch.fx.GraphModule, example_inputs: Sequence[Any
     Raises:
         UnsupportedCompileOption: there is one. The message has its position, its name in the graph, and the variables.
     """
-    names = [n.name for n in module.graph.nodes if n.op == "placeholder"]
     for number, value in enumerate(example_inputs):
         if isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.dim() > 0:
-            name = names[number] if number < len(names) else "?"
             raise UnsupportedCompileOption(
-                f'input tensor {number} ({name}) of a graph for backend "neuron" is on the CPU, and copying it over is off: '
-                f'call .to("neuron") on it, or unset {config.DISABLE_CPU_AUTOCOPY.name} ({config.DISABLE_CPU_AUTOCOPY.alias})'
+                f'input tensor {number} ({_name(module, number)}) of a graph for backend "neuron" is on the CPU, and copying '
+                'it over is off: call .to("neuron") on it, or unset '
+                f"{config.DISABLE_CPU_AUTOCOPY.name} ({config.DISABLE_CPU_AUTOCOPY.alias})"
             )
