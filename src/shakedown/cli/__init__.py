@@ -15,6 +15,7 @@ import shakedown
 from . import (
     bisect,
     bundle,
+    cache,
     compare,
     judge,
     ledger,
@@ -74,6 +75,7 @@ app.command()(price.price)
 app.command()(project.project)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(ops.app, name="ops")
+app.add_typer(cache.app, name="cache")
 
 
 def main() -> None:

@@ -230,6 +230,7 @@ def _key_of(backend: Any, computation: Any, devices: Any, options: Any) -> Key:
     return Key(
         {
             "computation": _digest_of_module(computation),
+            "signature": _signature(computation),
             "options": f"{chosen} all={digest_of(_without_dumps(options))[:12]}".strip(),
             "device": f"{devices.flat[0].device_kind} x{devices.size}",
             **surroundings(backend),
@@ -249,6 +250,18 @@ def _digest_of_module(computation: Any) -> str:
         out = io.BytesIO()
         copy.operation.write_bytecode(file=out)
     return digest_of(out.getvalue())
+
+
+_SIGNATURE_LIMIT = 400  # characters
+
+
+def _signature(computation: Any) -> str:
+    """Inputs and results of a module, for people: it follows from the computation. What is long is cut."""
+    for operation in computation.body.operations:
+        if str(operation.operation.attributes["sym_name"]) == '"main"':
+            text = str(operation.operation.attributes["function_type"]).replace("tensor", "")
+            return text if len(text) <= _SIGNATURE_LIMIT else f"{text[:_SIGNATURE_LIMIT]}..."
+    return "unknown"
 
 
 def _without_dumps(options: Any) -> bytes:
@@ -275,11 +288,12 @@ def surroundings(client: Any) -> dict[str, str]:
     return {
         "versions": f"jax={jax.__version__} jaxlib={jaxlib.__version__} pjrt={'_'.join(client.platform_version.split())}",
         "flags": " ".join(config.compiler_variables()) or "none",
-        "host": _host(),
+        "host": host(),
     }
 
 
-def _host() -> str:
+@functools.cache
+def host() -> str:
     """The processor that native code is made for: instructions that another one lacks would end the process."""
     words = [platform.machine()]
     try:

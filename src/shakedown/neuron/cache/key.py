@@ -11,11 +11,13 @@ from functools import cached_property
 # What each part says, for :func:`differences`. A part without a line here is called by its name.
 MEANING = {
     "computation": "the computation itself (its StableHLO)",
+    "signature": "inputs and results",
     "program": "the program that was to be traced",
     "options": "compiler options",
     "flags": "compiler variables (XLA_FLAGS and others)",
     "versions": "versions of jax, jaxlib and the PJRT plugin",
     "sources": "the device's own source",
+    "tracing": "versions and settings that tracing depends on",
     "device": "kind and number of devices",
     "host": "this computer's processor",
 }
