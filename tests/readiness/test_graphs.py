@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator
@@ -236,32 +237,68 @@ def test_a_step_is_split_into_graphs_and_the_rest(device: str, tmp_path: Path) -
     torch._dynamo.reset()
 
 
-def test_a_lowering_problem_is_neither_a_capture_problem_nor_a_fallback(tmp_path: Path) -> None:
-    def quantised(x: Tensor) -> Tensor:
-        return torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127).sum()
+def quantised(x: Tensor) -> Tensor:
+    return torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127)  # quantised
 
+
+def test_a_lowering_problem_is_neither_a_capture_problem_nor_a_fallback(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    place = f"test_graphs.py:{quantised.__code__.co_firstlineno + 1}"
+    given = torch.ones(4, device="neuron")
     with warnings.catch_warnings(record=True) as said, graphs.Watch(HERE) as watch:
         warnings.simplefilter("always")
-        compiled(watch, quantised, "neuron")(torch.ones(4, device="neuron"))
-        record = watch.case()
-        compiled(watch, lambda x: prints(quantised(x)), "neuron")(torch.ones(4, device="neuron"))
+        compiled(watch, lambda x: quantised(x) + 0, "neuron")(given)
+        split = watch.case()
+        compiled(watch, lambda x: prints(quantised(x) + 0), "neuron")(given)
         mixed = watch.case()
-    assert len([one for one in said if "operator by operator" in str(one.message)]) == 2  # still shown
-    assert record.captured == 1
-    assert record.break_sites == []
-    (graph,) = record.by_operator
-    assert "fake_quantize" in graph.reason
-    (found,) = judged(tmp_path, {"4x1": record})
-    assert (found.word, found.fails) == ("graph-by-operator", True)
-    assert "every graph" in found.text
+        compiled(watch, quantised, "neuron")(given)
+        by_operator = watch.case()
+    assert len([one for one in said if "graph model_default" in str(one.message)]) == 3
+
+    assert (split.captured, split.break_sites, split.by_operator) == (1, [], [])
+    (graph,) = split.splits
+    assert graph.programs == 1
+    assert graph.outside[0].operator == "aten.fake_quantize_per_tensor_affine_cachemask.default"
+    assert graph.outside[0].reason == "no lowering"
+    assert place in graph.outside[0].place
+    (found,) = judged(tmp_path, {"4x1": split})
+    assert (found.word, found.fails) == ("graph-split", False)
+    assert f"cachemask.default at {place} is in no program (no lowering)" in found.text
     row = PathRow(kind="fallback", name="aten::fake_quantize", phase="forward", detail="no lowering", count=1)
-    assert [problem.kind for problem in judge.problems(record, [row])] == ["lowering", "fallback"]
+    lowering, fallback = judge.problems(split, [row])
+    assert (lowering.kind, lowering.cause, lowering.place) == ("lowering", "outside programs", place)
+    assert fallback.kind == "fallback"
+    whole, reason = judge.whole([split])
+    assert whole is False
+    assert "is in no program" in reason
 
     assert [problem.kind for problem in judge.problems(mixed, [])] == ["capture", "lowering"]
     words = {found.word: found for found in judged(tmp_path, {"4x1": mixed})}
-    assert set(words) == {"partly-compiled", "graph-by-operator"}
-    assert "1 of 3 graphs" in words["graph-by-operator"].text
-    assert not words["graph-by-operator"].fails
+    assert set(words) == {"partly-compiled", "graph-split"}
+    assert not any(found.fails for found in words.values())
+
+    assert by_operator.splits == []
+    assert "no lowering" in by_operator.by_operator[0].reason
+    (found,) = judged(tmp_path, {"4x1": by_operator})
+    assert (found.word, found.fails) == ("graph-by-operator", True)
+    assert "every graph" in found.text
+
+
+def test_a_full_graph_that_the_backend_splits_is_said_to_be_split() -> None:
+    with pytest.warns(UserWarning, match="splits graph"):
+        tried = graphs.full_graph(lambda x: quantised(x) + 0, (torch.ones(4, device="neuron"),), "neuron", HERE)
+    assert tried.passes
+    assert [one.outside[0].reason for one in tried.splits] == ["no lowering"]
+
+
+def test_a_record_from_before_graphs_were_split_is_read(watch: graphs.Watch, tmp_path: Path) -> None:
+    compiled(watch, body, "cpu")(torch.ones(2, 2))
+    record = watch.case()
+    old = json.loads(record.model_dump_json())
+    del old["splits"]
+    path = tmp_path / "old.graphs.json"
+    path.write_text(json.dumps(old))
+    assert evidence.read(evidence.GraphRecord, path) == record
 
 
 def test_a_backend_that_fails_is_not_a_graph_break(watch: graphs.Watch) -> None:

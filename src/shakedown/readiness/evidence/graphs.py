@@ -78,6 +78,27 @@ class ByOperator(Frozen):
     reason: str
 
 
+class OutsideOperator(Frozen):
+    """An operator of a captured graph that is in no program. ``place`` is ``file:line (code)``, "" where it is not known."""
+
+    operator: str
+    reason: str
+    place: str
+
+
+class SplitGraph(Frozen):
+    """A graph that was captured and that the backend split into several programs, around operators that it cannot lower.
+
+    ``programs`` is 0 where nothing is left for a program, or where the graph runs operator by operator; then ``reason`` says
+    why, unless an operator does.
+    """
+
+    graph: str
+    programs: int
+    outside: list[OutsideOperator]
+    reason: str = ""
+
+
 class ShapeRow(Frozen):
     """Calls of the compiled function with inputs of one shape, and the graphs that they compiled.
 
@@ -134,6 +155,7 @@ class GraphRecord(Graphs):
     limits: list[LimitEvent]
     skipped: list[SkippedFunction]
     by_operator: list[ByOperator]
+    splits: list[SplitGraph] = Field(default=[])
     shapes: list[ShapeRow]
     regions: Regions | None
     unseen: list[str]
@@ -142,7 +164,8 @@ class GraphRecord(Graphs):
 class FullGraph(Frozen):
     """Whether ``fullgraph=True`` passes for forward and loss, found by asking for it; and the first reason why not.
 
-    It may pass and still be run operator by operator by the backend: ``by_operator`` names such graphs.
+    It may pass and still not be one program: ``by_operator`` names graphs that the backend runs operator by operator, ``splits``
+    those that it splits.
     """
 
     schema_version: str = "shakedown.full-graph/1"
@@ -152,3 +175,18 @@ class FullGraph(Frozen):
     file: str = ""
     line: int = 0
     by_operator: list[ByOperator] = Field(default=[])
+    splits: list[SplitGraph] = Field(default=[])
+
+
+def run_by_operator(splits: list[SplitGraph]) -> list[ByOperator]:
+    """Those of `splits` of which no program is left, with the reason."""
+    return [
+        ByOperator(graph=one.graph, reason=one.reason or "; ".join(f"{o.operator}: {o.reason}" for o in one.outside))
+        for one in splits
+        if not one.programs
+    ]
+
+
+def in_pieces(splits: list[SplitGraph]) -> list[SplitGraph]:
+    """Those of `splits` that are several programs, or one with operators beside it."""
+    return [one for one in splits if one.programs]

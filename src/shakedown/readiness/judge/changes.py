@@ -20,6 +20,7 @@ PATH_WORDS = (
     "recompile-bound",
     "not-captured",
     "graph-by-operator",
+    "graph-split",
     "more-programs-than-expected",
     "partly-compiled",
 )
@@ -30,6 +31,7 @@ _KINDS: dict[str, Kind] = {
     "fallback-bound": "operator",
     "hidden-fallback": "operator",
     "graph-by-operator": "operator",
+    "graph-split": "operator",
     "not-captured": "operator",
     "recompile-bound": "shape",
     "more-programs-than-expected": "shape",
@@ -43,6 +45,7 @@ _ADVICE: dict[str, str] = {
     "fallback-bound": "replace what runs on the CPU, or raise budgets.fallback_share with a reason",
     "hidden-fallback": "replace it, or find out where it runs: the target's own account leaves it out",
     "graph-by-operator": "replace the operator that has no lowering, or run this part eager",
+    "graph-split": "replace the operator that has no lowering, or move it out of the compiled function",
     "not-captured": "remove what ends the capture, or run this part eager",
     "recompile-bound": "pad to a few lengths (`shakedown shapes` plans them)",
     "more-programs-than-expected": "pad to fewer lengths (`shakedown shapes` plans them), or expect more programs",

@@ -16,7 +16,7 @@ from typing import Literal
 from .. import evidence as ev
 from ..errors import EvidenceError
 from ..evidence import Frozen, PathRow
-from ..evidence.graphs import FullGraph, GraphBreak, GraphRecord, SkippedFunction
+from ..evidence.graphs import FullGraph, GraphBreak, GraphRecord, OutsideOperator, SkippedFunction
 from ..requirements import Requirements
 from .results import Cell, Finding
 
@@ -173,6 +173,10 @@ def whole(records: Iterable[GraphRecord]) -> tuple[bool | None, str]:
             return False, f"{skip.function} ({_at(skip.file, skip.at_line)}) is not compiled: {skip.reason}"
         for limit in record.limits:
             return False, f"{limit.function} ({_at(limit.file, limit.line)}) reached {limit.limit} = {limit.allowed}"
+        for graph in record.splits:
+            return False, f"{_outside_of(graph.outside[0])}, so that graph {graph.graph} is {_programs(graph.programs)}"
+        for one in record.by_operator:
+            return False, f"graph {one.graph} runs operator by operator: {one.reason}"
         for row in record.shapes:
             if row.without_graph:
                 return False, f"{row.without_graph} calls with {row.shapes} ran no graph"
@@ -214,6 +218,17 @@ def problems(record: GraphRecord, rows: list[PathRow]) -> list[Problem]:
     found += [
         Problem(kind="lowering", cause="no program", text=graph.reason, place=f"graph {graph.graph}", count=1)
         for graph in record.by_operator
+    ]
+    found += [
+        Problem(
+            kind="lowering",
+            cause="outside programs",
+            text=f"{one.operator}: {one.reason}; graph {graph.graph} is {_programs(graph.programs)}",
+            place=_short(one.place),
+            count=1,
+        )
+        for graph in record.splits
+        for one in graph.outside
     ]
     found += [
         Problem(
@@ -316,6 +331,11 @@ def _of_case(record: GraphRecord, requirements: Requirements) -> list[tuple[str,
         text = f"the backend runs {'every graph' if everything else f'{len(graphs)} of {record.captured} graphs'}"
         reasons = "; ".join(sorted({graph.reason for graph in record.by_operator}))
         found.append(("graph-by-operator", f"{text} operator by operator, in name compiled: {reasons}", everything))
+    if record.splits:
+        operators = dict.fromkeys(_outside_of(one) for graph in record.splits for one in graph.outside)
+        pieces = sum(graph.programs for graph in record.splits)
+        text = f"the backend splits {len(record.splits)} graphs into {_programs(pieces)}: {'; '.join(operators)}"
+        found.append(("graph-split", text, False))
     if record.unseen:
         found.append(("unobservable(graphs)", "; ".join(record.unseen), False))
     return found
@@ -366,6 +386,19 @@ def _of(records: Records, requirements: Requirements) -> list[tuple[str, str, bo
 def _reasons(record: GraphRecord) -> str:
     said = [f"{cause(site.kind, site.context)} at {_break(site)}" for site in record.break_sites]
     return "; ".join(said + [_skipped(skip) for skip in record.skipped])
+
+
+def _outside_of(one: OutsideOperator) -> str:
+    return f"{one.operator}{f' at {_short(one.place)}' if one.place else ''} is in no program ({one.reason})"
+
+
+def _programs(number: int) -> str:
+    return f"{number} program{'' if number == 1 else 's'}"
+
+
+def _short(place: str) -> str:
+    """``file:line`` without the folder, and without the code."""
+    return Path(place.partition(" (")[0]).name
 
 
 def _skipped(skip: SkippedFunction) -> str:

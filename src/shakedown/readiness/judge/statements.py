@@ -106,7 +106,8 @@ def path(seen: Seen) -> Said:
         if names:
             text += f", {len(names - refused)} of them accepted"
         said.append(_shown(seen, text))
-    told = Counter((f.word, f.text) for f in seen.with_words("recompile-bound", "not-captured", "graph-by-operator"))
+    words = ("recompile-bound", "not-captured", "graph-by-operator", "graph-split")
+    told = Counter((f.word, f.text) for f in seen.with_words(*words))
     said += [_shown(seen, f"{word}: {text}") for word, text in told]
     said += [_open(f"{f.cell}: {f.text}") for f in seen.with_words("untested(graphs)", "untested(fusion)")]
     return said or [_open("no path was seen, because nothing ran on the target")]

@@ -39,7 +39,7 @@ class Seen:
     breaks: Counter[tuple[str, str, str, str, int, bool]] = field(default_factory=Counter)
     recompilations: Counter[tuple[str, str, int, str]] = field(default_factory=Counter)
     frames: dict[GivenUp, int | None] = field(default_factory=dict)  # calls as written, None where they are not counted
-    by_operator: list[documents.ByOperator] = field(default_factory=list)
+    splits: list[documents.SplitGraph] = field(default_factory=list)
     rows: dict[tuple[Any, ...], Row] = field(default_factory=dict)
 
 
@@ -52,7 +52,7 @@ class Counts:
     breaks: Counter[tuple[str, str, str, str, int, bool]] = field(default_factory=Counter)
     recompilations: Counter[tuple[str, str, int, str]] = field(default_factory=Counter)
     frames: dict[GivenUp, int | None] = field(default_factory=dict)
-    by_operator: int = 0
+    splits: int = 0
     rows: dict[tuple[Any, ...], Row] = field(default_factory=dict)
 
     @classmethod
@@ -63,7 +63,7 @@ class Counts:
             breaks=seen.breaks.copy(),
             recompilations=seen.recompilations.copy(),
             frames=dict(seen.frames),
-            by_operator=len(seen.by_operator),
+            splits=len(seen.splits),
             rows={shapes: replace(row) for shapes, row in seen.rows.items()},
         )
 
@@ -141,7 +141,8 @@ def document(seen: Seen, base: Counts, regions: documents.Regions | None, unseen
         ],
         limits=[_limit(f, calls) for f, calls in base.new_calls(seen) if f.limit is not None and calls],
         skipped=[_skip(f, calls) for f, calls in base.new_calls(seen) if f.limit is None and calls != 0],
-        by_operator=seen.by_operator[base.by_operator :],
+        by_operator=documents.run_by_operator(seen.splits[base.splits :]),
+        splits=documents.in_pieces(seen.splits[base.splits :]),
         shapes=[
             documents.ShapeRow(
                 shapes=shapes_text(shapes),

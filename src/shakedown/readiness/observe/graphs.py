@@ -7,8 +7,6 @@ half and for the device; :class:`Watch` listens there and makes documents of wha
 
 from __future__ import annotations
 
-import re
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,8 +23,6 @@ from ..evidence import graphs as documents
 from ..evidence.graphs import FullGraph, GraphRecord
 from .graph_counts import CapturedGraph, Counts, Row, Seen, document
 from .regions import Observed
-
-_BY_OPERATOR = re.compile(r"runs graph (\S+) operator by operator, because it cannot be one program: (.*)", re.DOTALL)
 
 _watching: list[Watch] = []  # the one that watches, if any
 
@@ -48,8 +44,7 @@ def full_graph(
     since all that was compiled before is dropped.
     """
     torch.compiler.reset()
-    said: list[documents.ByOperator] = []
-    undo = _hear(said)
+    splits = _Splits()
     try:
         torch.compile(function, backend=backend, dynamic=False, fullgraph=True)(*arguments)
     except Exception as error:
@@ -58,9 +53,9 @@ def full_graph(
         reason = first_line(str(error).replace("raised:\n", "raised: "))
         return FullGraph(passes=False, failure=type(error).__name__, reason=reason, file=file, line=line)
     finally:
-        undo()
         torch.compiler.reset()
-    return FullGraph(passes=True, by_operator=said)
+    found = splits.all()
+    return FullGraph(passes=True, by_operator=documents.run_by_operator(found), splits=documents.in_pieces(found))
 
 
 def shapes_of(arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
@@ -92,7 +87,7 @@ class Watch(dynamo.Listener):
     ) -> None:
         self._roots = _absolute(roots)
         self._wait, self._observer = wait, observer
-        self._seen = Seen()
+        self._seen, self._splits = Seen(), _Splits()
         self._base = Counts.of(self._seen)
         self._observed: Observed | None = None
         self._case_observed: Observed | None = None
@@ -106,7 +101,7 @@ class Watch(dynamo.Listener):
             other.stop()
         _watching.append(self)
         self._undo.append(self._observer.listen(self))
-        self._undo.append(_hear(self._seen.by_operator))
+        self._splits = _Splits()
         return self
 
     def stop(self) -> None:
@@ -225,27 +220,34 @@ class Watch(dynamo.Listener):
 
     def _document(self, base: Counts) -> GraphRecord:
         observed = self._case_observed
-        return document(self._seen, base, observed.regions() if observed else None, list(self._observer.unseen))
+        self._seen.splits = self._splits.all() or self._seen.splits
+        return document(
+            self._seen, base, observed.regions() if observed else None, [*self._observer.unseen, *_unseen()]
+        )
 
 
-def _hear(said: list[documents.ByOperator]) -> Callable[[], None]:
-    """Note which graphs the backend cannot make one program of: it says so in a warning, the only place there is.
+class _Splits:
+    """Graphs that the device could not make one program of, from now on: the embedded device tells."""
 
-    Returns what puts things back. Whoever silences warnings, or records them, hides them from here too.
-    """
-    shown = warnings.showwarning
+    def __init__(self) -> None:
+        self._first = len(_told())
 
-    def show(message: Any, category: Any, filename: str, lineno: int, *more: Any, **named: Any) -> None:
-        found = _BY_OPERATOR.search(str(message))
-        if found:
-            said.append(documents.ByOperator(graph=found[1], reason=first_line(found[2])))
-        shown(message, category, filename, lineno, *more, **named)
+    def all(self) -> list[documents.SplitGraph]:
+        return [documents.SplitGraph.model_validate(one) for one in _told()[self._first :]]
 
-    def put_back() -> None:
-        warnings.showwarning = shown
 
-    warnings.showwarning = show
-    return put_back
+def _told() -> list[dict[str, Any]]:
+    device = getattr(torch, "neuron", None)
+    if device is None or not hasattr(device, "compile_report") or not device.is_initialized():
+        return []  # nothing was compiled for it
+    return device.compile_report()["splits"]
+
+
+def _unseen() -> list[str]:
+    device = getattr(torch, "neuron", None)
+    if device is None or hasattr(device, "compile_report"):
+        return []
+    return ["operators that a graph is split around: this package of the device does not tell"]
 
 
 def _absolute(roots: tuple[Path, ...]) -> tuple[str, ...]:

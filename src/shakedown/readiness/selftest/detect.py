@@ -39,6 +39,7 @@ _CHECKS = {
     "not-captured": "graphs",
     "partly-compiled": "graphs",
     "graph-by-operator": "graphs",
+    "graph-split": "graphs",
     "more-programs-than-expected": "graphs",
     "not-fused": "fusion",
     "decision-flipped": "decisions",
