@@ -81,7 +81,7 @@ class Store:
             data = _read(path)
             header, start = header_of(data, digest)
             payload = payload_of(data, header, start)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except Unusable as error:
             self.refuse(digest, error)
