@@ -30,8 +30,6 @@ def grouped_mm_fallback(input: Array, weight: Array, offs: Array) -> Array:
     "transformers::grouped_mm_fallback_backward(Tensor input, Tensor weight, Tensor offs, Tensor grad_output) "
     "-> (Tensor, Tensor)"
 )
-def grouped_mm_fallback_backward(
-    input: Array, weight: Array, offs: Array, grad_output: Array
-) -> tuple[Array, Array]:
+def grouped_mm_fallback_backward(input: Array, weight: Array, offs: Array, grad_output: Array) -> tuple[Array, Array]:
     grad_input = _rows_of_groups(_grouped_mm(grad_output, weight.swapaxes(1, 2), offs), offs)
     return grad_input, _grouped_mm(input.T, grad_output, offs)
