@@ -155,7 +155,7 @@ def explain(
     as_json: _Json = False,
 ) -> None:
     """Why a program was compiled: which named part of its key differs from the nearest entry."""
-    from shakedown.neuron.cache.explain import explained
+    from shakedown.neuron.cache.nearest import explained
 
     store = _store(directory, as_json)
     try:

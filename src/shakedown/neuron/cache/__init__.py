@@ -105,7 +105,7 @@ def explain(name_or_key: str | None = None) -> list[dict[str, Any]]:
     Raises:
         KeyError: neither a miss nor an entry has such a name or key.
     """
-    from .explain import explained
+    from .nearest import explained
 
     store = current()
     return [] if store is None else explained(store, name_or_key)

@@ -354,7 +354,7 @@ class Store:
     # --- what was not found ---------------------------------------------------------------------------------------------
 
     def note_miss(self, key: Key, name: str, kind: Kind) -> None:
-        """Keep the key of something that was not found, for :mod:`.explain`."""
+        """Keep the key of something that was not found, for :mod:`.nearest`."""
         if not self.writable:
             return
         line = json.dumps({"name": name, "kind": kind, "when": round(time.time(), 3), "parts": dict(key.parts)})
