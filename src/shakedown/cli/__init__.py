@@ -17,6 +17,7 @@ from . import (
     bundle,
     cache,
     compare,
+    compile,
     judge,
     ledger,
     ops,
@@ -56,6 +57,7 @@ def root(
 app.command()(plan.init)
 app.command()(plan.forecast)
 app.command()(preflight.preflight)
+app.command()(compile.compile)
 app.command()(trial.run)
 app.command()(trial.resume)
 app.command()(judge.judge)

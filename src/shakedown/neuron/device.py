@@ -163,6 +163,14 @@ def get_device_name(device: Any = None) -> str:
     return f"{DEVICE_NAME}:{_index(device)}"
 
 
+def device_kind() -> str:
+    """The kind of device that programs are compiled for, as PJRT names it: "cpu" where the host stands in."""
+    _start()
+    from . import executables
+
+    return str(executables.device().device_kind)
+
+
 def synchronize(device: Any = None) -> None:
     """Wait until all work queued on the device has finished."""
     _index(device)

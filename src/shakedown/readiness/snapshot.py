@@ -86,7 +86,8 @@ def _switch_off_dropout(model: nn.Module) -> list[str]:
     return found
 
 
-def _build(workload: Workload, seed: int) -> tuple[nn.Module, list[str]]:
+def build(workload: Workload, seed: int) -> tuple[nn.Module, list[str]]:
+    """The model under a fixed seed, in training mode, on the CPU; and the names of its dropouts, which are off."""
     seed_everything(seed)
     model = workload.build_model()
     if not isinstance(model, nn.Module):
@@ -158,7 +159,7 @@ def create(
     `padded` says to which length a shape is padded in the variation of that name; `dtypes` are the precisions that large
     and tiny values must fit.
     """
-    model, switched_off = _build(workload, SEED)
+    model, switched_off = build(workload, SEED)
     optimizer = build_optimizer(workload, model)
     leave_if_forked()
     folder.mkdir(parents=True)
@@ -216,7 +217,7 @@ def read_info(folder: Path) -> SnapshotInfo:
 def restore(workload: Workload, folder: Path, dtype: torch.dtype) -> Restored:
     """Rebuild model and batches from `folder`, rounded to `dtype`; integers and masks keep their dtype."""
     info = read_info(folder)
-    model, _ = _build(workload, info.seed)
+    model, _ = build(workload, info.seed)
     model.load_state_dict(load_file(folder / "weights.safetensors"), strict=True)
     model.to(dtype)
     batches: dict[str, list[dict[str, Tensor]]] = {}
