@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import importlib.util
 import itertools
 import random
+import re
 from collections import namedtuple
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -673,3 +676,20 @@ def test_a_plan_from_lengths(tmp_path) -> None:
     assert run(torch.ones(1, 100)).shape == (1, 100)
     again = plan_buckets(run.stats().lengths, max_programs=2)
     assert again.best.edges == (128,), "what was seen can be planned from"
+
+
+def test_the_example_runs(monkeypatch, capsys) -> None:
+    file = Path(__file__).parents[2] / "examples" / "bucketed_service.py"
+    spec = importlib.util.spec_from_file_location("bucketed_service", file)
+    assert spec is not None
+    assert spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    for name, value in (("LONGEST", 24), ("REQUESTS", 12), ("PROGRAMS", 2)):
+        monkeypatch.setattr(example, name, value)
+    example.main()
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].startswith("planned: the fewest programs")
+    assert told[1].startswith("opened as requests come: 12 requests")
+    assert re.search(r"buckets \[(16, )?24\], [12] programs", told[1])
+    assert told[2].startswith("planned from lengths: 12 requests")

@@ -519,6 +519,7 @@ def test_the_command_without_a_record(tmp_path: Path) -> None:
     assert code == 0
     assert "No trial is given, so costs are not measured: padding only." in out
     assert "pad to 128/512, 2 programs" in out
+    assert "In code: shakedown.neuron.bucketed(step, dim=1, buckets=[128, 512])." in out
     assert "not measured" in out
 
 

@@ -59,6 +59,8 @@ def _sentences(found: ShapeLedger) -> list[str]:
         many = f"{best.programs} program{'s' * (best.programs != 1)}"
         said.append(f"Recommended: pad to {_edges(best.edges)}, {many}; {found.plan.reason}.")
         said.append(f"Longer requests: {found.plan.longer.text}.")
+        sizes = f", batch={list(found.plan.sizes)}" if len(found.plan.sizes) > 1 else ""
+        said.append(f"In code: shakedown.neuron.bucketed(step, dim=1, buckets={list(best.edges)}{sizes}).")
     said += [f"Limit met: {text}." for text in found.limits]
     said += [f"{note[0].upper()}{note[1:]}." for note in found.notes]
     left = found.rows_left_out + max(0, len(found.rows) - ROWS)
