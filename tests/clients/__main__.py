@@ -1,0 +1,131 @@
+"""``python -m tests.clients``: Hugging Face models in every mode, held to the CPU; the table of docs/clients.md.
+
+Each row is a file under ``--out``, and a row that has one is not run again, so an interrupted run goes on. Exit status 1
+when a row is wrong, 2 for a bad request.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import decoding, running
+from .families import DECODERS, OTHERS, Family
+from .running import Case
+from .table import problem_of, written
+
+_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+_NEW_TOKENS = 5
+
+
+def cases() -> Iterator[Case]:
+    """The rows of the table, in its order. (Decoding follows them.)"""
+    for family in DECODERS:
+        experts = family.experts or (None,)
+        for dtype in _NAMES:
+            first = Case(family, "compile", dtype, experts=experts[0])
+            yield from (replace(first, attention=a) for a in family.attention)
+            yield replace(first, padded=False)
+            yield from (replace(first, experts=e) for e in experts[1:])
+            yield from (Case(family, mode, dtype) for mode in ("eager", "adaptive"))
+        yield Case(family, "compile", experts=experts[0], checkpointing=True)
+    for family in OTHERS:
+        experts = family.experts[0] if family.experts else None
+        yield Case(family, "compile", attention=family.attention[0], experts=experts)
+
+
+def name_of(case: Case) -> str:
+    parts = [case.family.name, case.mode, case.attention, case.experts, _NAMES[case.dtype]]
+    parts += ["padded" if case.padded else "full", "checkpointed" if case.checkpointing else None]
+    return "-".join(p for p in parts if p)
+
+
+def row_of(case: Case) -> dict[str, Any]:
+    """Run `case`: a row of the table. Whatever goes wrong is its ``problem``."""
+    row: dict[str, Any] = {
+        "model": case.family.name,
+        "mode": case.mode,
+        "attention": case.attention,
+        "experts": case.experts,
+        "dtype": _NAMES[case.dtype],
+        "mask": "padded" if case.padded else "none",
+        "checkpointing": case.checkpointing,
+    }
+    try:
+        row |= running.run(case).document()
+    except Exception as error:  # a row says what happened, and the others still run
+        row["problem"] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+    return row
+
+
+def decoded(family: Family) -> dict[str, Any]:
+    """Decode greedily on the device in both ways: a row."""
+    row: dict[str, Any] = {"model": family.name, "mode": "decode", "tokens": _NEW_TOKENS}
+    try:
+        model, prompt, expected = decoding.on_cpu(family, True, _NEW_TOKENS)
+        for way in (decoding.generated, decoding.stepped):
+            torch._dynamo.reset()
+            seen = running.Counts()
+            right = torch.equal(way(model, prompt, _NEW_TOKENS), expected)
+            row[way.__name__] = {"right": right, "graphs": seen.graphs(), "fallbacks": seen.fallbacks()}
+    except Exception as error:
+        row["problem"] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+    return row
+
+
+def _keep(out: Path, name: str, make: Any) -> None:
+    file = out / f"{name}.json"
+    if file.exists():
+        return
+    started = time.monotonic()
+    row = make()
+    unfinished = file.with_suffix(".tmp")
+    unfinished.write_text(json.dumps({**row, "name": name}, indent=1))
+    unfinished.replace(file)
+    print(f"{name}: {problem_of(row) or 'right'} ({time.monotonic() - started:.0f} s)", file=sys.stderr, flush=True)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.clients", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("clients"), help="folder of the rows (default: clients)")
+    parser.add_argument("--only", default="", help="rows whose name begins with one of these, by commas")
+    parser.add_argument("--write", type=Path, help="page whose table is to be replaced")
+    options = parser.parse_args(arguments)
+    options.out.mkdir(parents=True, exist_ok=True)
+    beginnings = tuple(filter(None, options.only.split(","))) or ("",)
+    chosen = [(name_of(c), c) for c in cases()]
+    wanted = [(n, c) for n, c in chosen if n.startswith(beginnings)]
+    decoders = [f for f in DECODERS if f"{f.name}-decode".startswith(beginnings)]
+    if not wanted and not decoders:
+        print(f"no row's name begins with {options.only!r}; one is called {chosen[0][0]}", file=sys.stderr)
+        return 2
+    recording = torch.neuron.adaptive.enabled()
+    for name, case in wanted:
+        if (case.mode == "adaptive") == recording:
+            _keep(options.out, name, lambda case=case: row_of(case))
+    if not recording:
+        for family in decoders:
+            _keep(options.out, f"{family.name}-decode", lambda family=family: decoded(family))
+        missing = [n for n, c in wanted if c.mode == "adaptive" and not (options.out / f"{n}.json").exists()]
+        if missing:  # whether operators are recorded is decided when Python starts
+            command = [sys.executable, "-m", "tests.clients", "--out", str(options.out), "--only", ",".join(missing)]
+            subprocess.run(command, env={**os.environ, "SHAKEDOWN_ADAPTIVE": "1"}, check=False)
+    names = [n for n, _ in chosen] + [f"{f.name}-decode" for f in DECODERS]
+    rows = [json.loads(f.read_text()) for n in names if (f := options.out / f"{n}.json").exists()]
+    if options.write is not None:
+        options.write.write_text(written(options.write.read_text(), rows))
+    return 1 if any(problem_of(r) for r in rows if r["name"].startswith(beginnings)) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""Four Hugging Face decoders compiled in full: one graph forward, one backward, nothing else, and the CPU's numbers.
+
+A sample of ``python -m tests.clients``, which runs every combination.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+
+from . import decoding, running
+from .families import DECODERS
+from .running import Case, Outcome
+
+LLAMA, QWEN, GPT2, MIXTRAL = DECODERS
+FLOAT, HALF = torch.float32, torch.bfloat16
+
+
+def whole(outcome: Outcome) -> None:
+    """Assert that forward and backward were a program each, and that what they computed is right."""
+    assert (outcome.programs, outcome.breaks, outcome.fallbacks) == (2, 0, ())
+    assert outcome.last_step_compiles == 0
+    assert set(outcome.outside) <= {"aten::ones_like", "aten::zeros"}  # autograd's seed, and gradients nobody gave
+    assert outcome.error <= 1, outcome.worst
+
+
+COMPILED = [
+    Case(LLAMA, dtype=FLOAT),
+    Case(LLAMA, dtype=HALF, padded=False),
+    Case(QWEN, dtype=HALF),
+    Case(QWEN, dtype=FLOAT, attention="flex_attention"),
+    Case(GPT2, dtype=FLOAT, attention="eager"),
+    Case(GPT2, dtype=HALF),
+    Case(MIXTRAL, dtype=FLOAT, experts="grouped_mm"),
+    Case(MIXTRAL, dtype=HALF, experts="batched_mm"),
+]
+
+
+def named(case: Case) -> str:
+    mask = "padded" if case.padded else "full"
+    return "-".join(map(str, (case.family.name, case.dtype, case.attention, case.experts or "", mask)))
+
+
+@pytest.mark.parametrize("case", COMPILED, ids=named)
+def test_training_is_one_graph_forward_and_one_backward(case):
+    whole(running.run(case))
+
+
+def test_checkpointed_layers_stay_in_the_graph():
+    whole(running.run(Case(LLAMA, checkpointing=True)))
+
+
+@pytest.mark.parametrize("family", [LLAMA, MIXTRAL], ids=lambda f: f.name)
+def test_eager_execution_falls_back_for_nothing(family):
+    outcome = running.run(Case(family, "eager"))
+    assert outcome.fallbacks == ()
+    assert outcome.last_step_compiles == 0
+    assert outcome.error <= 1, outcome.worst
+
+
+@pytest.mark.parametrize("by", [decoding.generated, decoding.stepped], ids=["generate", "by hand"])
+def test_decoding_with_a_static_cache_is_two_programs(by):
+    torch._dynamo.reset()
+    model, prompt, expected = decoding.on_cpu(LLAMA, padded=True, new=4)
+    seen = running.Counts()
+    assert torch.equal(by(model, prompt, 4), expected)
+    assert seen.graphs() == [1, 3]  # the prompt, and every token after the first
+    assert seen.fallbacks() == []
