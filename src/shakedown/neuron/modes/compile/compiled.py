@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import weakref
 from collections.abc import Callable
@@ -17,19 +18,25 @@ from ...errors import LoweringError, said_by
 from ...graph import GraphLowering
 from ...graph_higher_order import is_random
 from ...lowering.checks import Demand
-from ...pending import value_of
+from ...pending import Pending, settled, value_of
 from ...program import Builder, Program, Ref
 from ...transfer import empty, set_storage, to_device, to_host, view_on
 from ...views import View
 from .. import adaptive
+from ..adaptive.interrupts import HeldBack
 from . import artefacts, metrics
+from .consumed import OF_A_BUFFER, references
 from .metrics import Stopwatch
 from .options import Options
 
-graphs: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()  # that are alive
+graphs: weakref.WeakSet[Any] = weakref.WeakSet()  # that are alive, and steps that are compiled whole
 
 # Makes one output of the graph from the call's inputs and the program's fresh buffers.
 _Output: TypeAlias = Callable[[list[Any], list[Any]], Any]
+# What to call; numbers of the inputs that it writes, which are its first results; how to make the outputs; the program.
+_Entry: TypeAlias = tuple[Callable[..., Any], list[int], list[_Output], Program]
+
+_NOTHING_HELD = contextlib.nullcontext()
 
 
 class CompiledGraph:
@@ -58,11 +65,14 @@ class CompiledGraph:
         self.results_on_device, self.written = results_on_device, written
         self.profile = profiles.active  # for good: another profile gets graphs of its own
         self.placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
-        # What a forward pass saves is nothing that a user may write, so only without one may results share their memory.
-        self.shares = name.endswith("_inference")
+        self.stage = name.rpartition("_")[2]  # forward, backward or inference; a piece of a graph has another end
         self.tally = events.tally(f"graph::{name}")
         self.random = sum(map(is_random, module.graph.nodes))  # operators that draw
-        self.programs: dict[Any, tuple[Callable[..., Any], list[int], list[_Output], Program]] = {}
+        self.programs: dict[Any, _Entry] = {}
+        self.recent: tuple[list[Any] | None, _Entry | None] = (
+            None,
+            None,
+        )  # layouts of the last call's inputs, and its program
         # Lower once for the captured layouts, so that an operator without a lowering is known at compile time.
         views = [View.of(v) if isinstance(v := n.meta.get("val"), torch.Tensor) else None for n in self.placeholders]
         start_ns = time.perf_counter_ns()
@@ -71,45 +81,33 @@ class CompiledGraph:
 
     def __call__(self, arguments: list[Any], random_key: Any = None) -> list[Any]:
         """Run the graph; `random_key` is the whole graph's where this one is a piece of it."""
-        key: list[Any] = []
-        buffers: list[Any] = []
         hosts: dict[int, torch.Tensor] = {}
-        for i, value in enumerate(arguments):
-            if isinstance(value, torch.Tensor):
-                if value.device.type == "cpu":
-                    hosts[i] = value
-                    value = arguments[i] = to_device(value)
-                key.append(value.storage_offset())
-                key.append(value.stride())
-                buffers.append(value_of(value.untyped_storage(), "compiled graph"))
-            else:
-                # None is the token that orders operators with effects; nothing reads it.
-                buffers.append(runtime.number(0 if value is None else value))
-        if self.random:
-            buffers.append(rng.next_key(self.random) if random_key is None else random_key)
-        found = self.programs.get(tuple(key))
+        try:
+            # This is on the path of every call, for every parameter of a model.
+            storages = [a.untyped_storage() for a in arguments]
+            buffers = [s.buffer for s in storages]
+            layouts = [a.stride() for a in arguments]
+            layouts += [a.storage_offset() for a in arguments]
+        except AttributeError:  # a number, or a tensor of the CPU
+            storages, buffers, layouts = self._moved(arguments, hosts)
+        if Pending in set(map(type, buffers)):
+            buffers = [settled(b, "compiled graph") for b in buffers]
+        entry = self.recent[1] if layouts == self.recent[0] else None
+        if entry is None:
+            entry = self.programs.get(tuple(layouts))
         start_ns = time.perf_counter_ns() if events.listening else 0
-        if found is None:
-            with _disable_current_modes():
-                views = [View.of(a) if isinstance(a, torch.Tensor) else None for a in arguments]
-                took = Stopwatch()
-                with took.lowering():
-                    program, mutated, outputs = self._lower(views)
-                run = runtime.compile(program, program.name, holds="graph")
-                try:
-                    with took.first_run():
-                        results = run(*buffers)
-                except Exception as error:
-                    for i, host in hosts.items():
-                        arguments[i] = host
-                    self._blame(error)
-                if self.profile is not None:
-                    self.profile.announce()
-                self._note(program, run, buffers, took)
-            self.programs[tuple(key)] = run, mutated, outputs, program
+        if entry is None:
+            entry, results = self._first(arguments, layouts, storages, buffers, hosts, random_key)
         else:
-            run, mutated, outputs, program = found
-            results = run(*buffers)
+            run, mutated, _, program = entry
+            self.recent = layouts, entry
+            if mutated:
+                results = self._consuming(run, program, storages, buffers, random_key)
+            elif self.random:
+                results = run(*buffers, rng.next_key(self.random) if random_key is None else random_key)
+            else:
+                results = run(*buffers)
+        _, mutated, outputs, program = entry
         if type(results) is not list:
             results = [results]
         self.tally.runs += 1
@@ -119,13 +117,86 @@ class CompiledGraph:
             broken = runtime.read_int(results.pop())
             if broken:
                 self._refuse(arguments, program.demands[broken - 1])
-        for number, buffer in zip(mutated, results):
-            arguments[number].untyped_storage().buffer = buffer
-            if number in hosts:
-                with torch.no_grad():
-                    hosts[number].copy_(arguments[number])
-        fresh = results[len(mutated) :]
-        return [make(arguments, fresh) for make in outputs]
+        if mutated:
+            for number in mutated:
+                if number in hosts:
+                    with torch.no_grad():
+                        hosts[number].copy_(arguments[number])
+            results = results[len(mutated) :]
+        return [make(arguments, results) for make in outputs]
+
+    def _moved(self, arguments: list[Any], hosts: dict[int, torch.Tensor]) -> tuple[list[Any], list[Any], list[Any]]:
+        """Storages, buffers and layouts of any arguments; CPU tensors among them are copied over, and go to `hosts`."""
+        storages: list[Any] = []
+        buffers: list[Any] = []
+        strides: list[Any] = []
+        offsets: list[Any] = []
+        for i, value in enumerate(arguments):
+            if isinstance(value, torch.Tensor):
+                if value.device.type == "cpu":
+                    hosts[i] = value
+                    value = arguments[i] = to_device(value)
+                storages.append(value.untyped_storage())
+                buffers.append(value_of(storages[-1], "compiled graph"))
+                strides.append(value.stride())
+                offsets.append(value.storage_offset())
+            else:
+                # None is the token that orders operators with effects; nothing reads it.
+                storages.append(None)
+                buffers.append(runtime.number(0 if value is None else value))
+        return storages, buffers, strides + offsets
+
+    def _first(
+        self,
+        arguments: list[Any],
+        layouts: list[Any],
+        storages: list[Any],
+        buffers: list[Any],
+        hosts: dict[int, torch.Tensor],
+        random_key: Any,
+    ) -> tuple[Any, Any]:
+        """Make the program for inputs of these layouts, and run it."""
+        with _disable_current_modes():
+            views = [View.of(a) if isinstance(a, torch.Tensor) else None for a in arguments]
+            took = Stopwatch()
+            with took.lowering():
+                program, mutated, outputs = self._lower(views)
+            # What the graph writes it may as well consume: the memory becomes the result's.
+            run = runtime.compile(program, program.name, holds="graph", donate=mutated)
+            try:
+                with took.first_run():
+                    results = self._consuming(run, program, storages, buffers, random_key)
+            except Exception as error:
+                for i, host in hosts.items():
+                    arguments[i] = host
+                self._blame(error)
+            if self.profile is not None:
+                self.profile.announce()
+            self._note(program, run, [s.buffer if b is None else b for s, b in zip(storages, buffers)], took)
+        self.programs[tuple(layouts)] = entry = run, mutated, outputs, program
+        return entry, results
+
+    def _consuming(
+        self, run: Callable[..., Any], program: Program, storages: list[Any], buffers: list[Any], random_key: Any
+    ) -> Any:
+        """Run a program that writes some of its inputs, and put those in place.
+
+        Memory that anything else refers to is copied first: another tensor may share the value of this one. Where the data
+        do not meet a demand, the program gives what it consumed as it was.
+        """
+        consumed = [parameter for _, parameter in program.keeps]
+        for i in consumed:
+            if references(buffers, i) > OF_A_BUFFER:
+                buffers[i] = runtime.private_copy(buffers[i])
+        more = [rng.next_key(self.random) if random_key is None else random_key] if self.random else []
+        with HeldBack() if consumed else _NOTHING_HELD:
+            results = run(*buffers, *more)
+            if type(results) is not list:
+                results = [results]
+            for number, buffer in zip(consumed, results):
+                storages[number].buffer = buffer
+                buffers[number] = None
+        return results
 
     def _note(self, program: Program, run: Any, buffers: list[Any], took: Stopwatch) -> None:
         model, nth = self.options.model_name, len(self.programs)
@@ -177,9 +248,9 @@ class CompiledGraph:
             assert view is not None
             results.append(builder.write(parameters[number], view, _lazily(builder, value, self.placeholders[number])))
             mutated.append(number)
-        shared = self._shared(output_node, lowering) if self.shares else {}
+        shared = self._shared(output_node, lowering) if self.stage in ("inference", "forward") else {}
         outputs = self._outputs(builder, list(output_node.args[0]), list(returned), results, mutated, shared)
-        return builder.finish(results), mutated, outputs
+        return builder.finish(results, keeps=list(enumerate(mutated))), mutated, outputs
 
     def _shared(self, output_node: torch.fx.Node, lowering: GraphLowering) -> dict[int, tuple[Ref, View]]:
         """Storages that several results lie in: storage (``_cdata``) -> (value, layout) of the node that fills all of it."""
@@ -213,6 +284,7 @@ class CompiledGraph:
     ) -> list[_Output]:
         """How to make each output; appends what has to be computed for them to `results`."""
         numbers: dict[int, int] = {}  # of the shared storages among the fresh buffers
+        made: dict[torch.fx.Node, int] = {}  # numbers of the fresh buffers of nodes that are returned more than once
         examples = [n.meta.get("val") for n in self.placeholders]
         # What the graph writes to is rebound after the run, so it cannot stand for the value it had before.
         kept = {
@@ -233,15 +305,34 @@ class CompiledGraph:
             elif source is not None and example.dtype is examples[source].dtype:
                 # A view of an input, kept for the backward pass: it shares the input's storage, nothing is copied.
                 outputs.append(_view_of_argument(source, View.of(example), examples[source].storage_offset()))
-            elif source is None and (storage := example.untyped_storage()._cdata) in shared:
+            elif (
+                source is None
+                and (storage := example.untyped_storage()._cdata) in shared
+                and (self.stage == "inference" or storage in numbers or View.of(example) == shared[storage][1])
+            ):
                 value, whole = shared[storage]
-                if storage not in numbers:
+                known = storage in numbers
+                if not known:
                     numbers[storage] = len(results) - first
                     results.append(builder.pack(value, whole))
-                outputs.append(_view_of_fresh(numbers[storage], whole, View.of(example)))
+                if self.stage == "inference":
+                    outputs.append(_view_of_fresh(numbers[storage], whole, View.of(example)))
+                elif known:
+                    # Saved for the backward pass, with the version of the result, so that autograd sees what a user writes.
+                    outputs.append(_detached(numbers[storage], None if View.of(example) == whole else View.of(example)))
+                else:
+                    outputs.append(_kept(numbers[storage], template(whole.dtype, whole.size, whole.stride)))
+            elif node in made:
+                # A result that is also saved for the backward pass: one tensor, so that autograd sees what a user writes.
+                outputs.append(_again(made[node]))
             else:
                 layout = View(example.dtype, tuple(example.shape), tuple(example.stride()))
-                outputs.append(_fresh(len(results) - first, template(layout.dtype, layout.size, layout.stride)))
+                number, form = len(results) - first, template(layout.dtype, layout.size, layout.stride)
+                if nodes.count(node) > 1:
+                    made[node] = number
+                    outputs.append(_kept(number, form))
+                else:
+                    outputs.append(_fresh(number, form))
                 results.append(builder.pack(ref, layout))
             if example.device.type == "cpu" and not self.results_on_device:
                 outputs[-1] = _on_host(outputs[-1])
@@ -262,6 +353,30 @@ def _argument(number: int) -> _Output:
 
 def _fresh(number: int, layout: Template) -> _Output:
     return lambda arguments, fresh: layout.new(fresh[number])
+
+
+def _kept(number: int, layout: Template) -> _Output:
+    """Like :func:`_fresh`, for a tensor that :func:`_again` gives once more."""
+
+    def make(arguments: list[Any], fresh: list[Any]) -> torch.Tensor:
+        made = fresh[number] = layout.new(fresh[number])
+        return made
+
+    return make
+
+
+def _detached(number: int, view: View | None) -> _Output:
+    """The tensor that :func:`_kept` made, detached, so that both have one version counter; `view` is another layout on it."""
+
+    def make(arguments: list[Any], fresh: list[Any]) -> torch.Tensor:
+        made = fresh[number].detach()
+        return made if view is None else made.as_strided(view.size, view.stride, view.offset)
+
+    return make
+
+
+def _again(number: int) -> _Output:
+    return lambda arguments, fresh: fresh[number]
 
 
 def _lazily(builder: Builder, value: Ref, placeholder: torch.fx.Node) -> Ref:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -25,9 +24,9 @@ from ...pending import Pending, value_of
 from ...program import Builder, Program, Ref
 from ...transfer import to_device
 from ...views import View
-from .. import adaptive
 from ..adaptive.interrupts import HeldBack
 from .compiled import graphs
+from .consumed import OF_A_BUFFER, references
 from .step_trace import Subject, Traced
 
 _READ = torch.ops.aten._local_scalar_dense.default
@@ -290,12 +289,12 @@ class StepGraph:
         hosted = self.host.run(tensors)
         seated = [storages[k] for k in self.firsts]
         buffers = [storage.buffer for storage in seated]
-        if adaptive.enabled():
+        if Pending in set(map(type, buffers)):
             for k, storage in enumerate(seated):
                 if type(buffers[k]) is Pending:
                     buffers[k] = storage.buffer = value_of(storage, "compiled step")
         for seat in self.donated:
-            if _count(buffers, seat) > _OF_A_BUFFER:
+            if references(buffers, seat) > OF_A_BUFFER:
                 buffers[seat] = runtime.private_copy(buffers[seat])
         more = [runtime.number(n) for n in numbers] + [runtime.number(hosted[r]) for r in self.host.reads]
         if self.random:
@@ -355,21 +354,3 @@ def _range(t: Tensor) -> tuple[int, int]:
     last = sum((n - 1) * s for n, s in zip(t.shape, t.stride()))
     first = t.storage_offset() * t.itemsize
     return first, first + (last + 1) * t.itemsize if t.numel() else first
-
-
-def _count(buffers: list[Any], i: int) -> int:
-    return sys.getrefcount(buffers[i])
-
-
-class _Storage:
-    buffer: Any
-
-
-def _reference() -> int:
-    """References to a buffer that one storage and the list of inputs hold: counted, since versions of Python differ."""
-    storage = _Storage()
-    storage.buffer = Pending(0)
-    return _count([storage.buffer], 0)
-
-
-_OF_A_BUFFER = _reference()

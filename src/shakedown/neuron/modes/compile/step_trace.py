@@ -62,7 +62,7 @@ class Subject:
             *self.inputs,
             *(self.parameters[i] for i in self.more),
             *map(self.state, self.states),
-            *(self.parameters[i].grad for i in self.gradients),  # type: ignore[list-item]
+            *(self.parameters[i].grad for i in self.gradients),
         ]
 
 
