@@ -154,16 +154,20 @@ def test_an_operator_whose_lowering_fails_when_it_is_traced_runs_outside(monkeyp
     monkeypatch.setitem(registry._lowerings, op, dataclasses.replace(registry.lowering_of(op), fn=broken))
 
     def function(x, y):
-        z = torch.atan2(x * 2, y)
+        z = torch.atan2(nn.functional.dropout(x, 0.5), y)
         y.mul_(2)
         return z + 1
 
-    x, y = torch.rand(4), torch.rand(4)
-    device_y = y.to("neuron")
-    result, (text,) = split(function, x.to("neuron"), device_y)
-    expected = function(x, y)
-    torch.testing.assert_close(result.cpu(), expected)
-    torch.testing.assert_close(device_y.cpu(), y)
+    x, y = torch.rand(32), torch.rand(32).to("neuron")
+    expected_y = y.clone()
+    torch.manual_seed(2)
+    expected = function(x.to("neuron"), expected_y), torch.rand(1, device="neuron")
+    events.clear()
+    torch.manual_seed(2)
+    result, (text,) = split(function, x.to("neuron"), y)
+    torch.testing.assert_close(result, expected[0])
+    torch.testing.assert_close(y, expected_y)
+    assert torch.equal(torch.rand(1, device="neuron"), expected[1])  # no random key was lost
     assert "into 2 programs around aten.atan2.default (its lowering fails: TypeError: no such thing)" in text
     assert programs() == ["inference.0", "inference.1"]
     assert events.total("fallback") == 0  # the eager kernel has a program
@@ -171,7 +175,7 @@ def test_an_operator_whose_lowering_fails_when_it_is_traced_runs_outside(monkeyp
     torch._dynamo.reset()
     monkeypatch.setenv("TORCH_NEURONX_FALLBACK_ONLY_FOR_UNIMPLEMENTED_OPS", "1")
     with pytest.raises(TypeError, match="no such thing"):
-        compiled(function)(x.to("neuron"), device_y)
+        compiled(function)(x.to("neuron"), y)
 
 
 def test_without_fallback_execution_it_is_an_error_that_names_operator_and_line():
@@ -259,7 +263,9 @@ def test_more_pieces_than_allowed_run_operator_by_operator(monkeypatch):
     assert result.tolist() == [23] * 3
     assert "operator by operator" in text
     assert "3 programs, more than SHAKEDOWN_MAX_PIECES=2" in text
-    assert torch.neuron.compile_report()["splits"][0]["programs"] == 0
+    (one,) = torch.neuron.compile_report()["splits"]
+    assert one["programs"] == 0
+    assert [o["operator"] for o in one["outside"]] == ["breaks.twice.default"] * 2
 
 
 def test_cpu_tensors_given_to_a_split_graph_are_moved_and_written():

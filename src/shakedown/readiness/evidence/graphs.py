@@ -178,10 +178,14 @@ class FullGraph(Frozen):
     splits: list[SplitGraph] = Field(default=[])
 
 
+def _named(outside: list[OutsideOperator]) -> list[str]:
+    return list(dict.fromkeys(f"{one.operator}: {one.reason}" for one in outside))
+
+
 def run_by_operator(splits: list[SplitGraph]) -> list[ByOperator]:
     """Those of `splits` of which no program is left, with the reason."""
     return [
-        ByOperator(graph=one.graph, reason=one.reason or "; ".join(f"{o.operator}: {o.reason}" for o in one.outside))
+        ByOperator(graph=one.graph, reason="; ".join([*filter(None, [one.reason]), *_named(one.outside)]))
         for one in splits
         if not one.programs
     ]

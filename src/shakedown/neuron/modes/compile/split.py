@@ -80,7 +80,7 @@ class Graph:
         made: CompiledGraph | None = None,
     ) -> None:
         self.name, self.module, self.options = name, module, options
-        self.results_on_device, self.one_graph = results_on_device, one_graph
+        self.results_on_device, self.one_graph, self.is_piece = results_on_device, one_graph, made is not None
         _refuse_sizes_of_data(module)
         self.form: _Form = made or self._settle({})
 
@@ -91,6 +91,8 @@ class Graph:
         try:
             return form(arguments, key)
         except LoweringError as error:  # found when it was traced for these inputs: nothing has run yet
+            if key is None and form.random:
+                _give_back_keys(form.random)
             if error.node is None:
                 self.form = self._by_operator(error.reason)
             else:
@@ -106,20 +108,18 @@ class Graph:
                     return CompiledGraph(self.name, self.module, self.options, results_on_device=self.results_on_device)
                 made = Pieces(self, outside)
                 if len(made.programs) > limit:
-                    return self._by_operator(
-                        f"{len(made.programs)} programs, more than {config.MAX_PIECES.name}={limit}"
-                    )
+                    why = f"{len(made.programs)} programs, more than {config.MAX_PIECES.name}={limit}"
+                    return self._by_operator(why, _outside(outside))
                 break
             except LoweringError as error:
                 if error.node is None:
                     return self._by_operator(error.reason)
                 outside[error.node] = error.reason
-        found = [Outside(str(node.target), _without_name(node, why), user_line(node)) for node, why in outside.items()]
-        self._announce(Split(self.name, len(made.programs), tuple(found)))
+        self._announce(Split(self.name, len(made.programs), _outside(outside)))
         return made
 
-    def _by_operator(self, reason: str) -> _Form:
-        self._announce(Split(self.name, 0, (), reason))
+    def _by_operator(self, reason: str, outside: tuple[Outside, ...] = ()) -> _Form:
+        self._announce(Split(self.name, 0, outside, reason))
         module, host = self.module, _HostResults(self)
 
         def run(arguments: list[Any], key: Any = None) -> list[Any]:
@@ -149,7 +149,7 @@ class Graph:
             plural = "s" if split.programs > 1 else ""
             text = f"splits graph {self.name} into {split.programs} program{plural} around {listed}"
         else:
-            why = split.reason or listed
+            why = "; ".join(filter(None, (split.reason, listed)))
             text = f"runs graph {self.name} operator by operator, because it cannot be one program: {why}"
             if not split.outside:
                 events.record("split", self.name, detail=why)
@@ -178,8 +178,11 @@ def _leaves(node: Node) -> list[torch.Tensor]:
     return [v for v in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(v, torch.Tensor)]
 
 
-def _without_name(node: Node, reason: str) -> str:
-    return reason.removeprefix(f"{node.target}: ")
+def _outside(reasons: dict[Node, str]) -> tuple[Outside, ...]:
+    return tuple(
+        Outside(str(node.target), why.removeprefix(f"{node.target}: "), user_line(node))
+        for node, why in reasons.items()
+    )
 
 
 def user_line(node: Node) -> str:
@@ -273,9 +276,10 @@ class Pieces:
         self.placeholders = [n for n in graph.nodes if n.op == "placeholder"]
         self.returned = list(next(n for n in reversed(graph.nodes) if n.op == "output").args[0])
         self.host = _HostResults(whole)
-        self.random = _number_random(graph.nodes)
         self.constants = {n: _constant(whole.module, n) for n in graph.nodes if n.op == "get_attr"}
         self.outside = dict.fromkeys(outside)
+        # An operator outside draws for itself, when it runs.
+        self.random = _number_random((n for n in graph.nodes if n not in self.outside), whole.is_piece)
         stages = self._stages(graph)
         # Storages that the last program writes: nobody may take a view of one for a value.
         self.written = {s for n in graph.nodes if _writes(n) for s in _storages([_node(n.args[0])])}
@@ -403,6 +407,12 @@ def _forced(node: Node) -> str | None:
     return profiles.active.graph_reason(node.target, args, kwargs, node.meta.get("val"))
 
 
+def _give_back_keys(count: int) -> None:
+    """Take back the last random keys, which nothing has used."""
+    seed, offset = rng.state()
+    rng.from_bytes(seed.to_bytes(8, "little") + (offset - count).to_bytes(8, "little"))
+
+
 def _is_mutable(node: Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
@@ -412,14 +422,15 @@ def _storages(nodes: Iterable[Node]) -> set[int]:
     return {t.untyped_storage()._cdata for n in nodes for t in _leaves(n)}
 
 
-def _number_random(nodes: Iterable[Node]) -> int:
+def _number_random(nodes: Iterable[Node], numbered: bool) -> int:
     """Give each random operator its number in the whole graph, so that a piece of it draws what the whole would.
 
-    Returns how many there are.
+    `numbered`: this is a piece of a graph, and they have them. Returns how many there are.
     """
     random = [n for n in nodes if is_random(n)]
-    for number, node in enumerate(random):
-        node.meta.setdefault(RANDOM_NUMBER, number)  # a piece of a piece has them
+    if not numbered:
+        for number, node in enumerate(random):
+            node.meta[RANDOM_NUMBER] = number
     return len(random)
 
 
