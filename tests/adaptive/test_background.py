@@ -24,6 +24,12 @@ from ..processes import alive, ends
 from .running import ROOT, adaptive, environment, operators, python, until_fused
 
 
+@pytest.fixture(autouse=True)
+def nothing_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an earlier run has left would leave the compiling process nothing to do."""
+    monkeypatch.setenv("SHAKEDOWN_CACHE", "0")
+
+
 def _compiler() -> Any:
     assert mode._recorder is not None
     return mode._recorder.compiler

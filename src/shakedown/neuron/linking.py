@@ -253,7 +253,7 @@ def link(payload: bytes, note: dict[str, Any], name: str) -> tuple[Any, list[Dem
         all_args_info=None,
         pgle_profiler=None,
     ).load()
-    given = (tuple(jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in inputs), {})
+    given: Any = (tuple(jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in inputs), {})
     returned = tree_util.tree_structure(0 if single else [0] * len(outputs))
     return stages.Compiled(mesh, [], given, returned), demands
 

@@ -14,6 +14,7 @@ import hashlib
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -79,8 +80,11 @@ class _Text:
 
 
 def _program(program: Program) -> _Text:
-    lines = [f"program {program.parameters}", *map(_step, program.steps), f"return {_text(program.results)} keeps {program.keeps}"]
-    return _Text("\n".join(lines))
+    if type(program) is not Program:
+        raise _Obscure
+    # All fields, whatever they will be one day, but those that say nothing of the computation.
+    rest = {f.name: getattr(program, f.name) for f in fields(program) if f.name not in ("name", "demands", "steps")}
+    return _Text("\n".join([f"program {_text(rest)}", *map(_step, program.steps)]))
 
 
 def programs(members: Iterable[Program]) -> list[Any]:
@@ -102,9 +106,8 @@ def programs(members: Iterable[Program]) -> list[Any]:
 
 def _step(step: Step) -> str:
     lowering = "" if step.lowering is None else _function(step.lowering, step.name)
-    return f"{step.kind} {step.to.index} {step.name} {lowering} " + _text(
-        (step.args, step.view, step.kwargs, step.outputs)
-    )
+    rest = {f.name: getattr(step, f.name) for f in fields(step) if f.name != "lowering"}
+    return f"{lowering} {_text(rest)}"
 
 
 def _text(value: Any) -> str:
@@ -132,7 +135,7 @@ def _text(value: Any) -> str:
     if isinstance(value, torch._ops.OpOverload):
         return f"op:{value}"
     if kind is np.ndarray and value.dtype.kind in "biufc":
-        return f"array({value.dtype},{value.shape},{hashlib.sha256(np.ascontiguousarray(value)).hexdigest()})"
+        return f"array({value.dtype},{value.shape},{digest_of(value.tobytes())})"
     if callable(value):
         return _function(value, "")
     raise _Obscure
