@@ -48,6 +48,7 @@ DIFFERENTIATED = {
 }
 
 
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize("name", DIFFERENTIATED)
 def test_gradients(name):
     fn, *sizes = DIFFERENTIATED[name]

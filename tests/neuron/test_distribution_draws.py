@@ -13,6 +13,7 @@ WITHOUT_MOMENTS = {"Cauchy", "HalfCauchy", "LKJCholesky", "LogisticNormal", "Rel
 WITHOUT_MOMENTS |= {"RelaxedOneHotCategorical", "TransformedDistribution", "VonMises"}  # (its moments are circular)
 
 
+@pytest.mark.rotating(3)
 @pytest.mark.parametrize("name", MAKE)
 def test_draws_have_the_moments(name):
     torch.manual_seed(1)

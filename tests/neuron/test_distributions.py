@@ -22,6 +22,7 @@ def test_no_distribution_is_missing():
     assert named - {"Distribution", "ExponentialFamily"} == set(MAKE)
 
 
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize("name", MAKE)
 def test_densities_match_the_cpu(name):
     torch.manual_seed(0)

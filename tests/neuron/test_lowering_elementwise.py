@@ -190,6 +190,7 @@ def _entries(name: str) -> list[databases.Entry]:
     return [e for e in databases.entries("op_db") if e.info.name == name]
 
 
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize("name", [*(_F + n for n in DIFFERENTIABLE), *OTHERS])
 def test_values_and_gradients_of_the_operator_database(name: str) -> None:
     rows = []
@@ -331,6 +332,7 @@ def _is_composite(name: str) -> bool:
 _WITHOUT_IN_PLACE = ("clone", "max", "norm", "powsum", "pow.ScalarAndTensor")
 
 
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize("name", _list_calls())
 def test_lists_of_tensors(name: str) -> None:
     call = _list_calls()[name]

@@ -74,9 +74,9 @@ def test_the_product_that_transformers_defines_stays_in_the_graph(dtype):
     run = torch.compile(product, backend="neuron", dynamic=False, fullgraph=True)
     host = [t.requires_grad_() for t in (a, b)]
     device = [t.detach().to("neuron").requires_grad_() for t in (a, b)]
-    expected = product(*host, ends)
+    expected = product(host[0], host[1], ends)
     events.clear()
-    actual = run(*device, ends.to("neuron"))
+    actual = run(device[0], device[1], ends.to("neuron"))
     seed = example(dtype, *expected.shape, seed=2)
     expected.backward(seed)
     actual.backward(seed.to("neuron"))

@@ -114,7 +114,7 @@ def test_interpolation_dtypes():
     agree(lambda x: F.interpolate(x, scale_factor=2), example(torch.uint8, 1, 2, 4, 5))
 
 
-@pytest.mark.covering(strength=2)
+@pytest.mark.covering
 @pytest.mark.parametrize("align", [True, False])
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])

@@ -61,6 +61,7 @@ DRAWS = {
 }
 
 
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize("name", DRAWS)
 def test_moments_and_range(name):
     """Mean within five standard errors, deviation within three percent; fixed by the seed, so never flaky."""

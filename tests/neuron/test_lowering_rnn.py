@@ -73,6 +73,7 @@ def test_given_states():
     agree(pair("GRU", F, H), lambda m, x, h: m(x, h), torch.randn(T, F), states[0][:, 0])
 
 
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 def test_packed_sequences(kind):
     def run(module, x):

@@ -25,6 +25,7 @@ def example_of(info, training):
     return next((m for m in found if m.forward_input is not None), None)
 
 
+@pytest.mark.rotating(4)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("info", CHOSEN, ids=lambda i: i.module_cls.__name__)
 def test_module(info, training):

@@ -89,6 +89,7 @@ def _matrices_if_muon(name: str, parameters: list[nn.Parameter]) -> list[nn.Para
     return [p for p in parameters if p.ndim == 2] if name == "Muon" else parameters
 
 
+@pytest.mark.rotating(3)
 @pytest.mark.parametrize(("name", "arguments", "mode"), list(_cases()))
 def test_weights_are_those_of_the_cpu(name: str, arguments: dict[str, Any], mode: dict[str, bool]) -> None:
     cls = getattr(torch.optim, name)

@@ -27,6 +27,7 @@ def _one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", ["decoder", "cnn"])
 def test_no_operator_of_a_training_step_falls_back(name, dtype):
