@@ -512,3 +512,23 @@ def test_settings_have_torchneurons_names_too(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("NEURON_COMPILATION_CACHE_MAX_SIZE_MB", "many")
     with pytest.raises(ConfigError, match="NEURON_COMPILATION_CACHE_MAX_SIZE_MB='many'"):
         config.CACHE_MAX_SIZE()
+
+
+def test_the_page_has_every_setting() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "caches.md").read_text()
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in page.splitlines()
+        if line.startswith("| `SHAKEDOWN_CACHE")
+    ]
+    found = {row[0].strip("`"): row for row in rows}
+    settings = [
+        s for s in vars(config).values() if isinstance(s, config.Setting) and s.name.startswith("SHAKEDOWN_CACHE")
+    ]
+    assert set(found) == {s.name for s in settings}
+    for setting in settings:
+        _, default, alias, meaning = found[setting.name]
+        assert meaning == setting.help
+        assert (setting.alias or setting.opposite) in alias
+        if setting.name != "SHAKEDOWN_CACHE_DIR":
+            assert default == str(int(setting.default))
