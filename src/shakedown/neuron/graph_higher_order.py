@@ -345,6 +345,7 @@ def _traced(lowering: GraphLowering, node: torch.fx.Node, args: Any, kwargs: dic
 
     The private part is the table of an operator's kernels (``py_kernels``), in which that form stands.
     """
+    from torch._subclasses.functional_tensor import FunctionalTensorMode, dispatch_functionalize
     from torch.fx.experimental.proxy_tensor import make_fx
 
     dense = node.target.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
@@ -362,20 +363,28 @@ def _traced(lowering: GraphLowering, node: torch.fx.Node, args: Any, kwargs: dic
     if mode is None:
         raise LoweringError(f"{node.target}: captured without examples of its arguments")
 
+    given_back: list[bool] = []  # which of the results the dense form computes
+
     def on_tensors(*given: torch.Tensor) -> Any:
         supply = iter(given)
         filled = [next(supply) if isinstance(e, torch.Tensor) else e for e in examples]
         positional, named = tree_unflatten(filled, spec)
-        return [r for r in _leaves(dense(*positional, **named)) if isinstance(r, torch.Tensor)]
+        results = _leaves(dense(*positional, **named))
+        given_back[:] = [isinstance(r, torch.Tensor) for r in results]
+        return [r for r in results if isinstance(r, torch.Tensor)]
 
-    functional = torch.func.functionalize(on_tensors, remove="mutations_and_views")
+    # Not torch.func.functionalize, whose tensors forget who requires a gradient.
+    functional = dispatch_functionalize(on_tensors, FunctionalTensorMode())
     try:
         with mode, torch.no_grad():
-            module = make_fx(functional, decomposition_table=registry.decomposition_table())(*tensors)
+            # Which gradients the dense form computes depends on who requires one.
+            asking = [t.detach().requires_grad_(t.is_floating_point()) for t in tensors]
+            module = make_fx(functional, decomposition_table=registry.decomposition_table())(*asking)
     except Exception as error:
         raise LoweringError(f"{node.target} cannot be traced: {type(error).__name__}: {error}") from error
-    returned = iter(lowering.inline(node, module, refs))
-    return tree_map(lambda e: next(returned) if isinstance(e, torch.Tensor) else e, node.meta["val"])
+    computed = iter(lowering.inline(node, module, refs))
+    returned = iter([next(computed) if given else None for given in given_back])
+    return tree_map(lambda e: next(returned), node.meta["val"], is_leaf=lambda e: e is None)
 
 
 def _graph_of(argument: torch.fx.Node) -> Any:

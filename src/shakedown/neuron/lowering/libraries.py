@@ -7,6 +7,8 @@ kernel is a loop over the experts that reads the group sizes on the host.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax.numpy as jnp
 
 from .common import Array
@@ -33,3 +35,11 @@ def grouped_mm_fallback(input: Array, weight: Array, offs: Array) -> Array:
 def grouped_mm_fallback_backward(input: Array, weight: Array, offs: Array, grad_output: Array) -> tuple[Array, Array]:
     grad_input = _rows_of_groups(_grouped_mm(grad_output, weight.swapaxes(1, 2), offs), offs)
     return grad_input, _grouped_mm(input.T, grad_output, offs)
+
+
+@lower_custom("flex_lib::zeros_and_scatter(SymInt[] shape, Tensor[] indices, Tensor vals) -> Tensor")
+def zeros_and_scatter(shape: Sequence[int], indices: Sequence[Array], vals: Array) -> Array:
+    """`vals` added into zeros of sizes `shape` at `indices`: how flex_attention's backward pass sums gradients of what a
+    score function reads (torch/_dynamo/_trace_wrapped_higher_order_op.py).
+    """
+    return jnp.zeros(tuple(shape), vals.dtype).at[tuple(indices)].add(vals)
