@@ -7,6 +7,7 @@ half and for the device; :class:`Watch` listens there and makes documents of wha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,7 +50,7 @@ def full_graph(
         torch.compile(function, backend=backend, dynamic=False, fullgraph=True)(*arguments)
     except Exception as error:
         # The backend's own refusals come wrapped, with one line more.
-        file, line, _ = dynamo.user_line(dynamo.stack_of(error), _absolute(roots)) or ("", 0, "")
+        file, line, _ = dynamo.user_line(dynamo.stack_of(error), _absolute(roots)) or _named_by_device(str(error))
         reason = first_line(str(error).replace("raised:\n", "raised: "))
         return FullGraph(passes=False, failure=type(error).__name__, reason=reason, file=file, line=line)
     finally:
@@ -248,6 +249,12 @@ def _unseen() -> list[str]:
     if device is None or hasattr(device, "compile_report"):
         return []
     return ["operators that a graph is split around: this package of the device does not tell"]
+
+
+def _named_by_device(text: str) -> dynamo.Place:
+    """The line that the embedded device names in a refusal, where PyTorch's stack does not come along."""
+    found = re.search(r"called at (\S+):(\d+)", text)
+    return (found[1], int(found[2]), "") if found else ("", 0, "")
 
 
 def _absolute(roots: tuple[Path, ...]) -> tuple[str, ...]:

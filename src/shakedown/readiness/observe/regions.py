@@ -32,7 +32,8 @@ class Observed(TorchDispatchMode):
         self._depth = 0
         self._phase = ""
         self._opened: list[float] = []
-        self._graph_runs = self._backward_runs = self._inside = self._engine = 0
+        self._graph_runs = self._backward_runs = self._engine = 0
+        self._inside: Counter[str] = Counter()
         self._outside: Counter[str] = Counter()
         self._seconds: list[float] = []
         self._seconds_inside: list[float] = []
@@ -47,7 +48,7 @@ class Observed(TorchDispatchMode):
             node = torch._C._current_autograd_node()
             name = node.name() if node is not None else ""
             if self._depth or name == _COMPILED_BACKWARD:
-                self._inside += 1
+                self._inside[str(func).replace(".", "::", 1)] += 1
             elif name == _ENGINE or (not name and self._phase == "backward"):
                 self._engine += 1  # accumulation, and the gradient of the loss by itself
             else:
@@ -61,8 +62,8 @@ class Observed(TorchDispatchMode):
 
     @contextmanager
     def span(self, phase: str) -> Iterator[None]:
-        """One phase of the step; the forward and the backward pass count, the others are never compiled here."""
-        if phase not in ("forward", "backward"):
+        """One phase of the step; forward and backward pass count, or the whole where it is one program. No other is compiled."""
+        if phase not in ("forward", "backward", "step"):
             yield
             return
         self._wait()
@@ -114,11 +115,12 @@ class Observed(TorchDispatchMode):
             steps=len(self._seconds),
             graph_runs=self._graph_runs,
             backward_runs=self._backward_runs,
-            inside=self._inside,
+            inside=self._inside.total(),
             outside=dict(self._outside.most_common()),
             engine=self._engine,
             seconds=self._seconds,
             seconds_inside=self._seconds_inside,
+            inside_operators=dict(self._inside.most_common()),
         )
 
 
