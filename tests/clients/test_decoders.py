@@ -28,13 +28,10 @@ def whole(outcome: Outcome) -> None:
 
 COMPILED = [
     Case(LLAMA, dtype=FLOAT),
-    Case(LLAMA, dtype=HALF, padded=False),
-    Case(QWEN, dtype=HALF),
+    Case(LLAMA, dtype=HALF, checkpointing=True),
     Case(QWEN, dtype=FLOAT, attention="flex_attention"),
-    Case(GPT2, dtype=FLOAT, attention="eager"),
-    Case(GPT2, dtype=HALF),
+    Case(GPT2, dtype=HALF, attention="eager", padded=False),
     Case(MIXTRAL, dtype=FLOAT, experts="grouped_mm"),
-    Case(MIXTRAL, dtype=HALF, experts="batched_mm"),
 ]
 
 
@@ -48,13 +45,8 @@ def test_training_is_one_graph_forward_and_one_backward(case):
     whole(running.run(case))
 
 
-def test_checkpointed_layers_stay_in_the_graph():
-    whole(running.run(Case(LLAMA, checkpointing=True)))
-
-
-@pytest.mark.parametrize("family", [LLAMA, MIXTRAL], ids=lambda f: f.name)
-def test_eager_execution_falls_back_for_nothing(family):
-    outcome = running.run(Case(family, "eager"))
+def test_eager_execution_falls_back_for_nothing():
+    outcome = running.run(Case(MIXTRAL, "eager"))
     assert outcome.fallbacks == ()
     assert outcome.last_step_compiles == 0
     assert outcome.error <= 1, outcome.worst
