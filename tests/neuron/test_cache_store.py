@@ -21,8 +21,8 @@ import pytest
 
 from shakedown.neuron import config, events
 from shakedown.neuron.cache.entry import Unusable, header_of
-from shakedown.neuron.cache.nearest import explained
 from shakedown.neuron.cache.key import Key, differences
+from shakedown.neuron.cache.nearest import explained
 from shakedown.neuron.cache.store import CacheWarning, Store
 from shakedown.neuron.errors import ConfigError
 

@@ -149,12 +149,9 @@ def _obtain(
         return found
     events.record("cache", "miss", detail="executable")
     store.note_miss(key, made.name, "executable")
-    with store.lock(key.digest, made.name) as waited:
-        if waited:  # somebody else has just compiled it, most likely
-            found = made.found(store, key)
-            if found is not None:
-                return found
-        return made.compiled(store, key)
+    with store.lock(key.digest, made.name):
+        found = made.found(store, key)  # whoever held the lock, or had it just before, may have compiled it
+        return made.compiled(store, key) if found is None else found
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def _meant(asked: str, name: str, digest: str) -> bool:
 
 
 def _row(entries: list[Stored], name: str, key: Key, kind: str, when: float) -> dict[str, Any]:
-    nearest = _nearest(entries, name, key, kind)
+    nearest = _nearest([e for e in entries if e.header.created <= when], name, key, kind)
     lines = ["no entry was there to compare it with: it is the first of its name"]
     if nearest is not None:
         lines = differences(key.parts, nearest.header.parts)
