@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 
 import pytest
 import torch
@@ -250,28 +249,10 @@ def test_inference_mode_and_no_grad():
     assert graphs().get("inference", 0) >= 1
 
 
-def test_dynamic_shapes_are_refused():
-    with pytest.raises(Exception, match="pass dynamic=False"):
-        torch.compile(lambda x: x + 1, backend="neuron", dynamic=True)(torch.ones(5, device="neuron"))
-
-
 def test_unset_dynamic_behaves_as_static():
     function = torch.compile(lambda x: x + 1, backend="neuron")
     for length in (5, 6, 7):
         assert function(torch.zeros(length, device="neuron")).tolist() == [1.0] * length
-
-
-def test_other_modes_and_options_warn():
-    with pytest.warns(UserWarning, match="only the default mode"):
-        torch.compile(lambda x: x + 1, backend="neuron", mode="max-autotune")(torch.ones(2, device="neuron"))
-    torch._dynamo.reset()
-    with pytest.warns(UserWarning, match="ignores these options: max_autotune"):
-        torch.compile(lambda x: x + 2, backend="neuron", options={"max_autotune": True})(torch.ones(2, device="neuron"))
-    torch._dynamo.reset()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        torch.compile(lambda x: x + 3, backend="neuron", options={"model_name": "tiny"})(torch.ones(2, device="neuron"))
-    assert any(name.startswith("graph::tiny") for name in events.names("execute"))
 
 
 def test_the_backend_is_listed():
