@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import logging
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from types import CodeType, ModuleType
 from typing import Any
 
-from torch._dynamo import package
+from torch._dynamo import bytecode_transformation, package
 
 from .modes.compile import precompile
+
+_NUMBERED = re.compile(r"__\w+?_(\d{1,9})")  # what Dynamo puts into a module's globals
 
 
 class Package(package.CompilePackage):
@@ -49,10 +54,18 @@ class Package(package.CompilePackage):
             return
         try:
             super().install(backends)
+            _take_numbers(self._installed_globals)
         except Exception as error:
             fn = self._innermost_fn
             self.uninstall()
             self._begin_again(fn, error)
+
+    def _install_global(self, module: Any, name: str, value: Any) -> None:
+        """Names of continuations end with a number of the process that made them: one of this process may have the same."""
+        there = vars(module).get(name, value)
+        if self.ours and name.startswith("__resume_at_") and _code_of(there) != _code_of(value):
+            raise precompile.NotHere(f"the name {name} is taken in {module.__name__}")
+        super()._install_global(module, name, value)
 
     def _begin_again(self, fn: Any, error: Exception) -> None:
         precompile.unusable(getattr(precompile._innermost(fn), "__qualname__", "?"), error)
@@ -104,6 +117,20 @@ class Package(package.CompilePackage):
         precompile.left_out(str(error).splitlines()[0] if str(error) else type(error).__name__)
 
 
+def _code_of(function: Any) -> Any:
+    """What a continuation runs, whether it is a function or makes one around a closure."""
+    made = (function.__defaults__ or (None,))[0]
+    return made if isinstance(made, CodeType) else function.__code__
+
+
+def _take_numbers(modules: Iterable[ModuleType]) -> None:
+    """Let Dynamo number the names that it makes after those that came from the cache: a name that is there is an
+    AssertionError."""
+    ends = [found[1] for module in modules for name in vars(module) if (found := _NUMBERED.fullmatch(name))]
+    first = max([next(bytecode_transformation._unique_id_counter), *(int(end) + 1 for end in ends)])
+    bytecode_transformation._unique_id_counter = itertools.count(first)
+
+
 def install() -> None:
     """Apply every patch, once per process."""
     package.CompilePackage = Package
@@ -111,7 +138,7 @@ def install() -> None:
     _know_who_is_wrapped()
     _leave_out_what_cannot_be_packed()
     _give_back_gradients()
-    _keep_graphs_with_us()
+    _leave_out_autograds_cache()
     _say_less_of_dropped_guards()
 
 
@@ -185,19 +212,19 @@ def _give_back_gradients() -> None:
     GuardsStatePickler._unpickle_tensor = classmethod(_unpickle_tensor)
 
 
-def _keep_graphs_with_us() -> None:
-    """AOTAutograd reads and unpickles files of a directory for temporary files, which others may have made."""
+def _leave_out_autograds_cache() -> None:
+    """AOTAutograd reads and unpickles files of a directory for temporary files, which others may have made. What it
+    packs of a graph is part of its function's entry, so our graphs need no place there."""
     from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache
 
     write, candidates = AOTAutogradCache._write_to_local_cache, AOTAutogradCache.iterate_over_candidates.__func__
 
     def _write_to_local_cache(key: str, content: bytes) -> None:
-        precompile.put_graph(key, content) if precompile.holds_our_graphs(content) else write(key, content)
+        if not precompile.holds_our_graphs(content):
+            write(key, content)
 
-    def iterate_over_candidates(cls: Any, local: bool, remote_cache: Any, key: str) -> Any:
-        if precompile.keeps_graphs():
-            return precompile.graphs_of(key)
-        return candidates(cls, local, remote_cache, key)
+    def iterate_over_candidates(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        return iter(()) if precompile.keeps_graphs() else candidates(cls, *args, **kwargs)
 
     AOTAutogradCache._write_to_local_cache = staticmethod(_write_to_local_cache)
     AOTAutogradCache.iterate_over_candidates = classmethod(iterate_over_candidates)

@@ -30,7 +30,7 @@ _LEVEL = (
     1  # of zlib: twice the size of level 6's saving costs a warm start nothing, and compressing a tenth of the time
 )
 
-Kind = Literal["executable", "segment", "trace", "frame", "graph"]
+Kind = Literal["executable", "segment", "trace", "frame"]
 Trouble = Literal["damaged", "version", "owner", "unreadable"]
 
 

@@ -212,12 +212,16 @@ def packing(make: Callable[..., Any], module: GraphModule, arguments: dict[str, 
     return GraphCode(make, arguments, packed, make(module=copied, **arguments))
 
 
-# --- AOTAutograd's entries: one captured graph, without Dynamo's guards ---------------------------------------------------
+# --- AOTAutograd's own cache, which is left out ----------------------------------------------------------------------------
 
 
 @contextmanager
 def graph_cache(ours: bool) -> Iterator[None]:
-    """While open, AOTAutograd looks for entries in our directory, and keeps what it makes there, if they are `ours`."""
+    """While open, AOTAutograd does not look into its own cache, if the graph is `ours`.
+
+    Its keys hold a number that each process draws anew while precompile is on, so nothing would be found; and what it
+    found, it would unpickle unchecked.
+    """
     before = getattr(_local, "graphs", False)
     _local.graphs = ours
     try:
@@ -227,37 +231,13 @@ def graph_cache(ours: bool) -> Iterator[None]:
 
 
 def keeps_graphs() -> bool:
-    """Whether AOTAutograd is at work for us, on this thread."""
+    """Whether AOTAutograd is at work on a graph of ours, on this thread."""
     return getattr(_local, "graphs", False)
 
 
 def holds_our_graphs(content: bytes) -> bool:
-    """Whether AOTAutograd's pickle is of our graphs: it may be written long after, and comes from artefacts too."""
-    return f"{_graph_code.__module__}".encode() in content
-
-
-def _graph_key(key: str) -> Key:
-    return Key({"graph": key, **surroundings()})
-
-
-def put_graph(key: str, content: bytes) -> None:
-    """Keep AOTAutograd's pickle of one graph under its key."""
-    if (found := store()) is not None:
-        found.put(_graph_key(key), content, kind="graph", name=key)
-
-
-def graphs_of(key: str) -> Iterator[tuple[Any, bytes, bool]]:
-    """AOTAutograd's entry of `key`, as it yields them: unpickled, pickle, whether it came from the disk."""
-    found = None if (at := store()) is None else at.get(_graph_key(key).digest)
-    if found is None:
-        return
-    try:
-        entry = pickle.loads(found[1])
-    except Exception as error:
-        _warn_once("graph", f"a captured graph is traced again: {_why(error)}")
-        return
-    events.record("precompile", "hit", detail="graph")
-    yield entry, found[1], True
+    """Whether AOTAutograd's pickle is of a graph of ours: it may be written long after, and comes from artefacts too."""
+    return __name__.encode() in content
 
 
 # --- Dynamo's entries: a function with its guards and all its graphs ------------------------------------------------------
