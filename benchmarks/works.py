@@ -72,6 +72,35 @@ class Training:
             torch.accelerator.synchronize()
 
 
+class WholeStep:
+    """The same step as one program."""
+
+    def __init__(self, module: Decoder, data: tuple[torch.Tensor, torch.Tensor]) -> None:
+        self.module = copy.deepcopy(module).to("neuron")
+        self.data = tuple(t.to("neuron") for t in data)
+        optimizer = torch.optim.AdamW(self.module.parameters(), lr=1e-3)
+        self._step = torch.neuron.compile_step(self.module, None, optimizer)
+
+    def step(self) -> torch.Tensor:
+        loss = self._step(*self.data)
+        torch.accelerator.synchronize()
+        return loss
+
+
+class InductorTraining(Training):
+    """A decoder on the CPU by PyTorch's own compiler: forward and backward, and the optimizer's step."""
+
+    def __init__(self, module: Decoder, data: tuple[torch.Tensor, torch.Tensor]) -> None:
+        super().__init__(module, data, "cpu")
+        self.forward = torch.compile(self.module, backend="inductor", dynamic=False, fullgraph=True)
+        self.update = torch.compile(self.optimizer.step, backend="inductor", fullgraph=False)
+
+    def step(self) -> torch.Tensor:
+        loss = self._backward()
+        self.update()
+        return loss
+
+
 def training(size: Size, device: str, compiled: bool = False) -> Callable[[], torch.Tensor]:
     return Training(*decoder(size), device, compiled).step
 

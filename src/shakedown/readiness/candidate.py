@@ -30,6 +30,7 @@ from .observe import graphs, identity, numerics, paths, timing
 from .probe import task
 from .scan import root_of
 from .step import Span, Stepper
+from .whole import compile_stepper
 from .worker import Job
 
 PHASE_STEPS = 5
@@ -77,12 +78,8 @@ class Candidate:
         self.lines: Lines | None = None
         self.graphs: graphs.Watch | None = None
         if job.mode == "compiled":
-            # Compiled: forward pass and loss, with the backward pass that belongs to them. The optimizer stays outside.
             self.graphs = graphs.Watch(tuple(self.roots), self.wait).start()
-            backend = self.graphs.backend(self.target.backend)
-            self.stepper.forward = self.graphs.calls(
-                torch.compile(self.workload.forward, backend=backend, dynamic=False)
-            )
+            compile_stepper(self.stepper, self.target, self.requirements, self.graphs)
 
     def run(self) -> bool:
         """The timer's self-test, then all cases in order, each written at once. False when a case failed.

@@ -129,10 +129,10 @@ def plan(
 
 def lacks(target: targets.Target, mode: str, demand: Requirements) -> str:
     """Why a mode cannot be tried as it was asked for; empty when it can."""
-    if mode == "compiled" and demand.workload.boundary == "step":
+    if mode == "compiled" and demand.workload.boundary == "step" and not target.whole_step:
         return (
-            "the requirements ask for the whole step as one compiled program, and this version compiles forward and loss "
-            "only: set workload.boundary to `forward and loss`"
+            "the requirements ask for the whole step as one compiled program, which the target "
+            f"{target.name} does not have: set workload.boundary to `forward and loss`"
         )
     return targets.lacks(target, mode)
 

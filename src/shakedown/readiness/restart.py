@@ -16,10 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from . import evidence, snapshot, targets, workload
+from . import evidence, requirements, snapshot, targets, workload
 from .evidence.restart import Side
 from .observe import numerics
 from .step import Stepper
+from .whole import compile_stepper
 from .worker import RESTART_ROLES, Job
 
 STEPS_BEFORE, UPDATES = 2, 3
@@ -80,7 +81,7 @@ def _no_span(name: str) -> AbstractContextManager[None]:
 
 def _compiled(job: Job, stepper: Stepper, target: targets.Target) -> None:
     if job.mode == "compiled":
-        stepper.forward = torch.compile(stepper.workload.forward, backend=target.backend, dynamic=False)
+        compile_stepper(stepper, target, requirements.unlock(job.path("requirements.json")))
 
 
 def _save(stepper: Stepper, checkpoint: Path, target: targets.Target) -> None:

@@ -1,5 +1,7 @@
 """One training step of a restored workload on a device, phase by phase: data, forward, backward, optimizer, logging.
 
+Where the whole step is one program, ``step`` stands in place of the three in the middle.
+
 A workload without parameters, or whose ``build_optimizer`` returns None, is an inference workload: its step ends with the
 forward pass.
 """
@@ -9,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +19,9 @@ from torch import Tensor, nn
 from . import snapshot
 from .observe import numerics
 from .workload import Workload
+
+if TYPE_CHECKING:
+    from .whole import WholeStep
 
 Span = Callable[[str], AbstractContextManager[Any]]
 AfterBackward = Callable[[dict[str, Tensor], Tensor | None], None]
@@ -34,6 +39,7 @@ class Stepper:
         self.model: nn.Module = restored.model.to(device)
         self.forward: Callable[..., Any] = loaded.forward
         self.optimizer: torch.optim.Optimizer | None = None
+        self.whole: WholeStep | None = None  # in place of forward pass, backward pass and optimizer
         self.rearrange: Callable[[dict[str, Tensor]], dict[str, Tensor]] = dict  # of a batch that is on the device
 
     def new_optimizer(self) -> torch.optim.Optimizer | None:
@@ -47,6 +53,8 @@ class Stepper:
         for parameter in self.model.parameters():
             parameter.grad = None
         self.optimizer = self.new_optimizer()
+        if self.whole is not None and self.optimizer is not None:
+            self.whole.use(self.optimizer)
 
     def step(
         self, batch: dict[str, Tensor], span: Span, after_backward: AfterBackward = _ignore, log: bool = False
@@ -62,6 +70,9 @@ class Stepper:
         self, batch: dict[str, Tensor], span: Span, after_backward: AfterBackward = _ignore, log: bool = False
     ) -> None:
         """The rest of a step whose batch is on the device already."""
+        if self.whole is not None:
+            self._whole_step(self.whole, batch, span, after_backward, log)
+            return
         trains = self.optimizer is not None
         with span("forward"), nullcontext() if trains else torch.no_grad():
             result = self.forward(self.model, batch)
@@ -75,5 +86,17 @@ class Stepper:
                 self.optimizer.step()
                 self.optimizer.zero_grad(set_to_none=True)
         if log and loss is not None:
+            with span("logging"):
+                print(f"loss {loss.item():.6f}", flush=True)
+
+    def _whole_step(
+        self, whole: WholeStep, batch: dict[str, Tensor], span: Span, after_backward: AfterBackward, log: bool
+    ) -> None:
+        with span("step"):
+            outputs, loss = whole(batch)
+        after_backward(outputs, loss)
+        assert self.optimizer is not None
+        self.optimizer.zero_grad(set_to_none=True)
+        if log:
             with span("logging"):
                 print(f"loss {loss.item():.6f}", flush=True)

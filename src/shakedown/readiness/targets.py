@@ -44,6 +44,7 @@ class Target:
     asynchronous: bool
     persistent_cache: bool
     modes: tuple[str, ...] = ("eager", "compiled")
+    whole_step: bool = False  # whether forward, backward and optimizer can be one compiled program
 
     def environment(self, mode: str) -> dict[str, str]:
         """Variables that a process in `mode` starts with; set in every mode, so that the caller's own switch decides
@@ -66,6 +67,7 @@ _TARGETS = {
             asynchronous=True,
             persistent_cache=True,
             modes=MODES,
+            whole_step=True,
         ),
         Target("cuda", "cuda", "inductor", _INDUCTOR, asynchronous=True, persistent_cache=False),
         Target("xpu", "xpu", "inductor", _INDUCTOR, asynchronous=True, persistent_cache=False),

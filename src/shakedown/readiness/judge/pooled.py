@@ -31,6 +31,7 @@ def boundary(cell: Cell, phases: Iterable[str]) -> str:
         "forward": "forward pass and loss",
         "backward": "backward pass",
         "optimizer": "optimizer",
+        "step": "forward pass and loss, backward pass and optimizer as one program",
         "logging": "reading and printing the loss every so many steps",
     }
     seen = list(phases)

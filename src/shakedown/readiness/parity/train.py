@@ -20,6 +20,7 @@ from ..evidence.losses import Losses, LossRole, LossRuns
 from ..judge.formats import roundoff
 from ..observe import identity
 from ..step import Stepper
+from ..whole import compile_stepper
 from ..worker import Job
 from .nudge import Nudger
 
@@ -97,7 +98,7 @@ def run(job: Job) -> None:
     if not job.reference:
         stepper = making.stepper(job.dtype)
         if job.mode == "compiled":
-            stepper.forward = torch.compile(stepper.workload.forward, backend=making.target.backend, dynamic=False)
+            compile_stepper(stepper, making.target, requirements.unlock(job.path("requirements.json")))
         found.append(making.run(stepper, job.dtype, job.mode, "candidate"))
     else:
         narrow = roundoff(job.dtype) > roundoff("float32")

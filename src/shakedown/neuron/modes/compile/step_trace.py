@@ -271,7 +271,7 @@ def _update(
     before = {leaf: dict(known) for leaf, known in state.items()}
     step = type(optimizer).step
     if getattr(step, "hooked", False):
-        step = step.__wrapped__  # type: ignore[attr-defined]  # without the profiler's span; hooks were refused before
+        step = step.__wrapped__  # without the profiler's span; hooks were refused before
     with _standing_in(optimizer, groups, state), _FusedAsFunctional():
         step(optimizer)
     made: list[Any] = []
