@@ -56,7 +56,7 @@ def test_the_cell_runs_and_matches(finished) -> None:
     }
     (file,) = (folder / "evidence" / "compiled-float32-cold").glob("2x8.json")
     found = evidence.read(evidence.Evidence, file)
-    kinds = {(info.step, info.kind) for info in found.tensors}
+    kinds = {(info.step, info.role) for info in found.tensors}
     assert {(1, "output"), (1, "loss"), (1, "gradient"), (1, "weight"), (1, "state")} <= kinds
     assert set(found.timings.first_step) == {"data", "step"}
 
