@@ -101,7 +101,8 @@ def _prepared(case: Case) -> Any:
     attention = "sdpa" if case.attention == "flex_attention" else case.attention
     model = case.family.build(attention, experts, case.layers).to(case.dtype)
     if case.checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        model.config.use_cache = False  # where it is on, a warning says that it is off: Dynamo refuses the warning
+        model.activation_checkpointing_enable()
     with torch.no_grad():
         model(**_batch(case, case.dtype))
     return model
