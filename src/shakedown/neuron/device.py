@@ -331,7 +331,7 @@ def count_programs() -> AbstractContextManager[list[dict[str, Any]]]:
 def compile_step(model: Any, loss_fn: Any, optimizer: Any, **options: Any) -> Any:
     """``step(*batch) -> loss``: forward, backward and the optimizer's update as one program.
 
-    See :func:`shakedown.neuron.modes.compile.step.compile_step` for the options, and docs/compile.md.
+    See :func:`shakedown.neuron.modes.compile.step.compile_step` for the options, and docs/compile-step.md.
     """
     _start()
     from .modes.compile.step import compile_step
