@@ -28,6 +28,7 @@ def test_the_device_package():
 def test_the_device_module():
     assert {
         "clear_op_tracking",
+        "compile_report",
         "compile_step",
         "count_programs",
         "current_device",
@@ -35,6 +36,7 @@ def test_the_device_module():
         "device_count",
         "get_amp_supported_dtype",
         "get_device_name",
+        "get_dynamo_metrics",
         "get_executed_ops",
         "get_fallback_ops",
         "get_rng_state",
@@ -45,9 +47,12 @@ def test_the_device_module():
         "is_initialized",
         "manual_seed",
         "manual_seed_all",
+        "operators_between_graphs",
         "profile",
         "profile_identity",
         "profile_rules",
+        "reset_compile_report",
+        "reset_dynamo_metrics",
         "seed",
         "seed_all",
         "set_device",
