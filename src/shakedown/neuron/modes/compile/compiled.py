@@ -66,6 +66,7 @@ class CompiledGraph:
         self.profile = profiles.active  # for good: another profile gets graphs of its own
         self.placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
         self.stage = name.rpartition("_")[2]  # forward, backward or inference; a piece of a graph has another end
+        self.apart = _without_examples_storage(module.graph)
         self.tally = events.tally(f"graph::{name}")
         self.random = sum(map(is_random, module.graph.nodes))  # operators that draw
         self.programs: dict[Any, _Entry] = {}
@@ -263,7 +264,7 @@ class CompiledGraph:
         storages = [t.untyped_storage()._cdata for t in tensors]
         for node, ref in lowering.values.items():
             example = node.meta.get("val")
-            if not isinstance(example, torch.Tensor) or not isinstance(ref, Ref):
+            if not isinstance(example, torch.Tensor) or not isinstance(ref, Ref) or node in self.apart:
                 continue
             storage = example.untyped_storage()
             if storages.count(storage._cdata) < 2 or storage._cdata in found:
@@ -299,7 +300,8 @@ class CompiledGraph:
             if not isinstance(example, torch.Tensor):
                 outputs.append(_constant(ref))
                 continue
-            source = kept.get(example.untyped_storage()._cdata)
+            alone = node in self.apart
+            source = None if alone else kept.get(example.untyped_storage()._cdata)
             if source is not None and node is self.placeholders[source]:
                 outputs.append(_argument(source))
             elif source is not None and example.dtype is examples[source].dtype:
@@ -307,6 +309,7 @@ class CompiledGraph:
                 outputs.append(_view_of_argument(source, View.of(example), examples[source].storage_offset()))
             elif (
                 source is None
+                and not alone
                 and (storage := example.untyped_storage()._cdata) in shared
                 and (self.stage == "inference" or storage in numbers or View.of(example) == shared[storage][1])
             ):
@@ -337,6 +340,27 @@ class CompiledGraph:
             if example.device.type == "cpu" and not self.results_on_device:
                 outputs[-1] = _on_host(outputs[-1])
         return outputs
+
+
+def _without_examples_storage(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """Nodes whose examples do not tell by their storage what they share memory with: what operators that take graphs give.
+
+    (PyTorch keeps the examples of a graph that is called twice, so that both calls seem to give the same tensors.)
+    """
+    found: set[torch.fx.Node] = set()
+
+    def storage(node: torch.fx.Node) -> int | None:
+        example = node.meta.get("val")
+        return example.untyped_storage()._cdata if isinstance(example, torch.Tensor) else None
+
+    for node in graph.nodes:
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            found.add(node)
+        elif found:
+            given = [n for n in node.all_input_nodes if n in found]
+            if any(storage(n) is None or storage(n) == storage(node) for n in given):
+                found.add(node)
+    return found
 
 
 def _constant(value: Any) -> _Output:
