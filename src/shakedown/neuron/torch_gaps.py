@@ -1,4 +1,4 @@
-"""The only file that patches torch: gaps of a device without C++, each with its reason.
+"""Patches of torch, here and (while precompile is on) in :mod:`.torch_precompile`: gaps of a device without C++, with reasons.
 
 Nothing registers a C++ allocator for the device, so whatever allocates a storage natively, or follows its address, would
 crash the interpreter. Those entry points are replaced for storages of this device; for all others the original runs.
