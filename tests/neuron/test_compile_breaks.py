@@ -372,8 +372,9 @@ def test_past_the_limit_there_is_one_warning_and_eager_calls_are_counted():
         for length in (2, 3, 4, 5, 4, 2):
             result = run(torch.ones(length, device="neuron"))
             assert result.item() == 3 * length
-    (text,) = [str(w.message) for w in said if "compiles body" in str(w.message)]
-    begins = inspect.getsourcelines(body)[1]
+    (one,) = [w for w in said if "compiles body" in str(w.message)]
+    text, begins = str(one.message), inspect.getsourcelines(body)[1]
+    assert (one.filename, one.lineno) == (__file__, begins)
     assert f"({__file__}:{begins})" in text
     assert "recompile_limit = 2" in text
     assert "tensor 'x' size mismatch at index 0. expected 3, actual 4" in text

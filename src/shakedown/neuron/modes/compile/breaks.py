@@ -7,7 +7,6 @@ no more.
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -73,13 +72,14 @@ class Report(dynamo.Listener):
                 guard for name, at, number, guard in self.recompiles if (name, at, number) == (function, file, line)
             ]
             last = list(dict.fromkeys([*last, seen.limit[2]]))[-_SHOWN:]
-            warnings.warn(
+            split.warn_at(
                 f'torch.compile(backend="neuron") compiles {function} ({file}:{line}) no more: it met '
                 f"torch._dynamo.config.{seen.limit[0]} = {seen.limit[1]}. From now on its calls that need new code run as "
                 "written, one operator at a time; torch.neuron.compile_report() counts them. The guards that failed last: "
                 f"{'; '.join(last)}. Keep sizes few (shakedown.neuron.bucketed pads lengths to a fixed set), pass numbers that "
                 "change as tensors, or raise the limit.",
-                stacklevel=2,
+                file,
+                line,
             )
 
     def ran_eager(self, seen: dynamo.GivenUp) -> None:

@@ -153,7 +153,13 @@ class Graph:
             text = f"runs graph {self.name} operator by operator, because it cannot be one program: {why}"
             if not split.outside:
                 events.record("split", self.name, detail=why)
-        warnings.warn(f'backend "neuron" {text}', stacklevel=2)
+        file, _, line = (split.outside[0].place if split.outside else "").partition(" (")[0].rpartition(":")
+        warn_at(f'backend "neuron" {text}', file or __file__, int(line or 1))
+
+
+def warn_at(text: str, file: str, line: int) -> None:
+    """Warn as if the user's own line had: what is on the stack now is Dynamo."""
+    warnings.warn_explicit(text, UserWarning, file, line)
 
 
 _Form: TypeAlias = Callable[..., list[Any]]
