@@ -270,6 +270,19 @@ def test_no_input_costs_a_copy_for_its_layout():
         close(result, (view.cpu() * 2).sum(1))
 
 
+def test_a_profile_may_copy_strided_inputs_as_its_release_does():
+    base = randn(6, 8).to("neuron")
+    with torch.neuron.use_profile("neuron-2.33"):
+        run = compiled(lambda x, y: (x * 2).sum(1) + y.sum())
+        for _ in range(2):
+            run(base.t(), base)
+        events.clear()
+        result = run(base.t(), base)
+    rows = {r["name"].partition("_")[0]: r["count"] for r in events.snapshot() if r["kind"] == "execute"}
+    assert rows == {"aten::clone": 1, "graph::model": 1}
+    close(result, (base.cpu().t() * 2).sum(1) + base.cpu().sum())
+
+
 # --- values -------------------------------------------------------------------------------------------------------------
 
 

@@ -84,7 +84,7 @@ class DtypeRule(_Rule):
 
 class CompileRule(_Rule):
     """A parameter of ``torch.compile`` whose values, but for `allowed` ones and the default, are refused or warned of; or
-    what becomes of inputs that are not contiguous, which changes no value and is not imitated.
+    what becomes of inputs that are not contiguous: a copy on every call, which changes no value.
     """
 
     kind: Literal["compile"]

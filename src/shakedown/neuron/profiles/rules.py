@@ -230,6 +230,11 @@ class Profile:
             warnings.warn(self.says(rule, f"torch.compile ignores {what} {', '.join(map(str, values))}"), stacklevel=3)
         return set(self._compile)
 
+    @property
+    def copies_strided_inputs(self) -> bool:
+        """Whether a compiled graph makes a contiguous copy of each input that is not contiguous, on every call."""
+        return "strided inputs" in self._compile
+
     # --- whole APIs
 
     def guards(self) -> AbstractContextManager[Any]:

@@ -66,6 +66,10 @@ class CompiledGraph:
         self.profile = profiles.active  # for good: another profile gets graphs of its own
         self.placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
         self.stage = name.rpartition("_")[2]  # forward, backward or inference; a piece of a graph has another end
+        # Inputs that the profile's release would copy on every call; what the graph writes must stay itself.
+        self.copied = (
+            _strided(self.placeholders) if self.profile is not None and self.profile.copies_strided_inputs else []
+        )
         self.apart = _without_examples_storage(module.graph)
         self.tally = events.tally(f"graph::{name}")
         self.random = sum(map(is_random, module.graph.nodes))  # operators that draw
@@ -83,6 +87,9 @@ class CompiledGraph:
     def __call__(self, arguments: list[Any], random_key: Any = None) -> list[Any]:
         """Run the graph; `random_key` is the whole graph's where this one is a piece of it."""
         hosts: dict[int, torch.Tensor] = {}
+        if self.copied:
+            for i in self.copied:
+                arguments[i] = arguments[i].contiguous()
         try:
             # This is on the path of every call, for every parameter of a model.
             storages = [a.untyped_storage() for a in arguments]
@@ -294,6 +301,7 @@ class CompiledGraph:
             if isinstance(e, torch.Tensor) and i not in mutated and e.untyped_storage()._cdata not in self.written
         }
         first = len(results)
+        written = self._written_from()
         outputs: list[_Output] = []
         for node, ref in zip(nodes, refs):
             example = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
@@ -307,6 +315,10 @@ class CompiledGraph:
             elif source is not None and example.dtype is examples[source].dtype:
                 # A view of an input, kept for the backward pass: it shares the input's storage, nothing is copied.
                 outputs.append(_view_of_argument(source, View.of(example), examples[source].storage_offset()))
+            elif source is None and not alone and (example.untyped_storage()._cdata, example.dtype) in written:
+                # A view of what an input becomes: AOTAutograd makes its result by this tensor's strides and offset.
+                number, offset = written[example.untyped_storage()._cdata, example.dtype]
+                outputs.append(_view_of_argument(number, View.of(example), offset))
             elif (
                 source is None
                 and not alone
@@ -340,6 +352,40 @@ class CompiledGraph:
             if example.device.type == "cpu" and not self.results_on_device:
                 outputs[-1] = _on_host(outputs[-1])
         return outputs
+
+    def _written_from(self) -> dict[tuple[int, torch.dtype], tuple[int, int]]:
+        """Storages of values that inputs are overwritten with, in their layout: storage and dtype -> input, and offset there.
+
+        After the run such a value lies in the input. Only while nothing is differentiated: later, AOTAutograd writes it.
+        """
+        found: dict[tuple[int, torch.dtype], tuple[int, int]] = {}
+        if self.stage != "inference":
+            return found
+        inputs = {
+            e.untyped_storage()._cdata for n in self.placeholders if isinstance(e := n.meta.get("val"), torch.Tensor)
+        }
+        for node in self.module.graph.nodes:
+            if node.target is not torch.ops.aten.copy_.default or node.args[0] not in self.placeholders:
+                continue
+            target, value = (n.meta.get("val") if isinstance(n, torch.fx.Node) else None for n in node.args[:2])
+            if not isinstance(target, torch.Tensor) or not isinstance(value, torch.Tensor):
+                continue
+            alike = (target.dtype, target.shape, target.stride()) == (value.dtype, value.shape, value.stride())
+            if alike and value.untyped_storage()._cdata not in inputs and node.args[1] not in self.apart:
+                key = value.untyped_storage()._cdata, value.dtype
+                found[key] = self.placeholders.index(node.args[0]), value.storage_offset()
+        return found
+
+
+def _strided(placeholders: list[torch.fx.Node]) -> list[int]:
+    """Numbers of the inputs that are captured without being contiguous, and that the graph does not write."""
+    return [
+        i
+        for i, n in enumerate(placeholders)
+        if isinstance(example := n.meta.get("val"), torch.Tensor)
+        and not example.is_contiguous()
+        and not any(user.target is torch.ops.aten.copy_.default and user.args[0] is n for user in n.users)
+    ]
 
 
 def _without_examples_storage(graph: torch.fx.Graph) -> set[torch.fx.Node]:
