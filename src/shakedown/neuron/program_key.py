@@ -13,8 +13,9 @@ import functools
 import hashlib
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
+from operator import is_, itemgetter
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -48,7 +49,7 @@ def key_of_parts(what: Any, signature: Sequence[Aval], settings: str) -> Key | N
     """The same of a tree of plain values and :func:`programs`."""
     try:
         sources = _sources()
-        if sources is None or _patched():
+        if sources is None or _places.patched():
             return None
         given = [(tuple(shape), str(dtype), weak) for shape, dtype, weak in signature]
         text = _text((what, given))
@@ -213,24 +214,57 @@ def _is_library(function: FunctionType) -> bool:
     return inside and not file.startswith(str(_PACKAGE.parent))
 
 
-def _patched() -> bool:
-    """Whether a function of this package, or a method, has been replaced by one from elsewhere."""
-    return any(
-        type(value) is FunctionType and not (value.__code__.co_filename.startswith(_ROOT) or _is_library(value))
-        for name, module in list(sys.modules.items())
-        if name.startswith(f"{__package__}.") and isinstance(module, ModuleType)
-        for value in _defined(name, module)
-    )
+class _Places:
+    """The names of this package's modules and classes that functions are bound to, and what is bound to them.
+
+    Looking at where each function's code comes from takes milliseconds, so it is done again only after a name was bound anew.
+    """
+
+    def __init__(self) -> None:
+        self._modules = 0  # in sys.modules when the places were listed
+        self._functions: list[tuple[Mapping[str, Any], Callable[[Mapping[str, Any]], tuple[Any, ...]]]] = []
+        self._sound: list[tuple[Any, ...]] | None = None  # what was bound when every function was found in its place
+
+    def patched(self) -> bool:
+        if self._modules != len(sys.modules):
+            self._list()
+        try:
+            bound = [values(space) for space, values in self._functions]
+        except KeyError:
+            return True  # a name is gone
+        sound = self._sound
+        if sound is not None and len(sound) == len(bound) and all(map(_same, bound, sound)):
+            return False
+        if not all(type(f) is FunctionType and _is_in_place(f) for functions in bound for f in functions):
+            return True
+        self._sound = bound
+        return False
+
+    def _list(self) -> None:
+        count = len(sys.modules)
+        owners: list[Any] = []
+        for name, module in list(sys.modules.items()):
+            if name.startswith(_PREFIX) and isinstance(module, ModuleType):
+                owners.append(module)
+                owners += [c for c in list(vars(module).values()) if isinstance(c, type) and c.__module__ == name]
+        found: list[tuple[Mapping[str, Any], Callable[[Mapping[str, Any]], tuple[Any, ...]]]] = []
+        for space in map(vars, owners):
+            names = [n for n, value in list(space.items()) if type(value) is FunctionType]
+            if names:  # two at least, so that a tuple comes out
+                found.append((space, itemgetter(*names, names[0])))
+        self._functions, self._sound, self._modules = found, None, count
 
 
-def _defined(name: str, module: ModuleType) -> Iterator[Any]:
-    for value in list(vars(module).values()):
-        if isinstance(value, type) and value.__module__ == name:
-            yield from list(vars(value).values())
-        else:
-            yield value
+def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    return len(one) == len(other) and all(map(is_, one, other))
 
 
+def _is_in_place(function: FunctionType) -> bool:
+    return function.__code__.co_filename.startswith(_ROOT) or _is_library(function)
+
+
+_places = _Places()
+_PREFIX = f"{__package__}."
 _ROOT = str(Path(__file__).parent)
 
 
