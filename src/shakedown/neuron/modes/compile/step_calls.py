@@ -52,8 +52,11 @@ class _Recent:
         self.storages: list[Any] = []
         self.profile = profiles.active
         number = len(subject.inputs) + len(subject.more)
-        self.states = [(parameters[i], name, tensors[number + k]) for k, (i, name) in enumerate(subject.states)]
-        self.counts = [len(subject.optimizer.state.get(p, ())) for p in parameters]
+        state = subject.optimizer.state
+        # (what the optimizer remembers of a parameter, the name of one tensor of it, the tensor)
+        self.states = [(state[parameters[i]], name, tensors[number + k]) for k, (i, name) in enumerate(subject.states)]
+        self.remembered = list(state.values())  # held, so that no other dict can have the same id
+        self.counts = list(map(len, self.remembered))
 
     def fits(
         self,
@@ -85,12 +88,12 @@ class _Recent:
                 if t.requires_grad and any(t is p for p in parameters):
                     return False
                 tensors[i] = t
-        state = subject.optimizer.state
-        for p, count in zip(parameters, self.counts):
-            if len(state.get(p, ())) != count:
-                return False
-        for p, name, known in self.states:
-            if state[p].get(name) is not known:
+        # By what the state holds and not by its keys: hashing a parameter costs more than all the rest of this.
+        remembered = list(optimizer.state.values())
+        if list(map(id, remembered)) != list(map(id, self.remembered)) or list(map(len, remembered)) != self.counts:
+            return False
+        for known_of, name, known in self.states:
+            if known_of.get(name) is not known:
                 return False
         if not self.graph.host.still(tensors):
             return False

@@ -266,8 +266,10 @@ class StepGraph:
 
     def storages(self, tensors: Sequence[Tensor]) -> list[Any]:
         """Those of the tensors that the program takes, in their order. CPU tensors are copied over."""
-        taken = (tensors[i] for i in self.taken)
-        return [(t if t.device.type != "cpu" else to_device(t.detach())).untyped_storage() for t in taken]
+        given = [tensors[i] for i in self.taken]
+        if any(t.is_cpu for t in given):
+            given = [to_device(t.detach()) if t.is_cpu else t for t in given]
+        return [t.untyped_storage() for t in given]
 
     def seats(self, storages: list[Any]) -> bool:
         """Whether `storages` are shared among the tensors as they were when the program was made."""
