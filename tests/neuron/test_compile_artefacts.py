@@ -110,6 +110,25 @@ def test_files_of_every_stage(tmp_path, monkeypatch):
         assert path.stat().st_size > 0
 
 
+def test_files_of_a_graph_that_draws_and_writes(tmp_path, monkeypatch):
+    monkeypatch.setenv("SHAKEDOWN_DEBUG_DIR", str(tmp_path))
+    monkeypatch.setenv("SHAKEDOWN_PRESERVE_ARTIFACTS", "1")
+
+    def function(x):
+        x.add_(1)
+        return torch.nn.functional.dropout(x, 0.5)
+
+    x = torch.zeros(8, device="neuron")
+    torch.manual_seed(4)
+    result = torch.compile(function, backend="neuron")(x)
+    torch.manual_seed(4)
+    assert torch.equal(result, torch.nn.functional.dropout(torch.ones(8, device="neuron"), 0.5))
+    assert x.tolist() == [1] * 8
+    (path,) = tmp_path.glob("stablehlo/proc_0/*.mlir")
+    assert "func.func public @main" in path.read_text()
+    assert list(tmp_path.glob("optimised_hlo/proc_0/*.hlo.txt"))
+
+
 def test_a_directory_that_cannot_be_written_is_one_warning(tmp_path, monkeypatch):
     taken = tmp_path / "taken"
     taken.write_text("a file")

@@ -60,6 +60,11 @@ def next_key(count: int = 1) -> np.ndarray:
     return key.view(np.uint32)
 
 
+def example_key() -> np.ndarray:
+    """What a key looks like, for whoever lowers a program without running it; the stream stays where it is."""
+    return np.zeros(4, dtype=np.uint32)
+
+
 def key_from_generator(generator: object) -> np.ndarray:
     """A key drawn from a CPU ``torch.Generator``, which moves on as it would for one 64-bit draw."""
     import torch

@@ -209,7 +209,8 @@ class CompiledGraph:
     def _note(self, program: Program, run: Any, buffers: list[Any], took: Stopwatch) -> None:
         model, nth = self.options.model_name, len(self.programs)
         record = metrics.note(self.name, model, nth, self.module.graph.nodes, program.__str__, self.passes_ns, took)
-        artefacts.lowered(self.module, program, run, buffers, record, took)
+        given = [*buffers, rng.example_key()] if self.random else buffers
+        artefacts.lowered(self.module, program, run, given, record, took)
 
     def _blame(self, error: Exception) -> NoReturn:
         """Raise `error` of a first run: as a LoweringError that names the node, if it came from tracing a lowering."""
