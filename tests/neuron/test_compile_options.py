@@ -19,9 +19,8 @@ from .twins import compiled
 
 
 @pytest.fixture(autouse=True)
-def _nothing_was_said(monkeypatch):
+def _fresh_dynamo():
     torch._dynamo.reset()
-    monkeypatch.setattr(options, "_said", set())
     yield
     torch._dynamo.reset()
 
