@@ -22,6 +22,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Workers share the machine: two OpenMP threads each, which spin for one another, make small operators very slow.
+    torch.set_num_threads(1)
     sampling.configure(config)
     costs.configure(config)
 

@@ -168,6 +168,7 @@ def error_of(fn, args):
     return type(caught.value), str(caught.value).partition(" (in aten::")[0]
 
 
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize("name", [*CALLS, *DRAWS])
 def test_refused_as_on_the_cpu(name):
     fn, good, bad = (CALLS | DRAWS)[name]

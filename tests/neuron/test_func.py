@@ -78,6 +78,7 @@ BATCHED = {
 }
 
 
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize("name", BATCHED)
 def test_vmap(name):
     fn, *args = BATCHED[name]
@@ -178,6 +179,7 @@ FORWARD = {
 }
 
 
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize("name", FORWARD)
 def test_forward_mode(name):
     def tangents(a, t):

@@ -86,6 +86,7 @@ def _awkward(op: torch._ops.OpOverload, dtype: torch.dtype, most: int) -> int:
     return compared
 
 
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize("op", _pointwise(), ids=_name)
 def test_every_combination_of_awkward_values(op: torch._ops.OpOverload) -> None:
     """In float32, or else in the first of the other dtypes that the CPU takes."""
@@ -94,7 +95,7 @@ def test_every_combination_of_awkward_values(op: torch._ops.OpOverload) -> None:
     )
 
 
-@pytest.mark.covering
+@pytest.mark.rotating(8)
 @pytest.mark.parametrize("dtype", OTHERS_THAN_FLOAT32, ids=str)
 @pytest.mark.parametrize("op", _pointwise(), ids=_name)
 def test_awkward_values_of_other_dtypes(op: torch._ops.OpOverload, dtype: torch.dtype) -> None:
@@ -207,6 +208,7 @@ def test_values_and_gradients_of_the_operator_database(name: str) -> None:
 POLYNOMIALS = sorted({e.info.name for e in databases.entries("op_db") if "_polynomial_" in e.name})
 
 
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize("name", POLYNOMIALS)
 def test_polynomials(name: str) -> None:
     (entry,) = _entries(name)

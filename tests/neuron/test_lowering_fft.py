@@ -32,6 +32,7 @@ def test_sizes_and_normalisations(name, norm):
         agree(partial(fn, n=size, dim=0, norm=norm), signal(name, 6, 2, dtype=torch.float32))
 
 
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize("name", MANY)
 def test_many_dimensions(name):
     fn = getattr(torch.fft, name)

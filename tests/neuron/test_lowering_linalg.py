@@ -80,12 +80,14 @@ ANY = {
 }
 
 
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize("name", SQUARE)
 def test_layouts_of_square(name):
     for size in SIZES:
         same_layout(SQUARE[name], draw(*size))
 
 
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize("name", ANY)
 def test_layouts_of_rectangles(name):
     for size in RECTANGLES:
@@ -275,6 +277,7 @@ SINGULAR = torch.zeros(2, 3, 3)
 NEGATIVE = torch.stack([torch.eye(3), -torch.eye(3)])
 
 
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize(
     ("fn", "value"),
     [

@@ -54,6 +54,7 @@ LAYERS = {
 }
 
 
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers(name):
     kind, options = LAYERS[name]

@@ -70,6 +70,7 @@ def test_gradient_of_dirichlet_samples():
 N = 30_000
 
 
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize(("n", "p"), [(40, 0.3), (5, 0.9), (1000, 0.02), (1000, 0.5), (7, 0.0), (7, 1.0), (0, 0.4)])
 def test_binomial_moments(n, p):
     torch.manual_seed(3)

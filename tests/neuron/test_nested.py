@@ -105,6 +105,7 @@ def test_construction(name):
     agree(MADE[name])
 
 
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operators(name):
     agree(lambda device: OPERATORS[name](jagged(device)))

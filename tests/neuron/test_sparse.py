@@ -203,6 +203,7 @@ GRADIENTS = {
 }
 
 
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients(name):
     def fn(device):

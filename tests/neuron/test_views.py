@@ -152,6 +152,7 @@ LAYOUTS = [
 ]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.uint8, torch.complex64, torch.bool], ids=str)
 def test_read_and_write_are_what_as_strided_sees(layout, dtype):
