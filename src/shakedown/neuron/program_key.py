@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.fx.immutable_collections import immutable_list
 
 from . import config, executables
 from .cache.key import Key, digest_of
@@ -125,6 +126,8 @@ def _text(value: Any) -> str:
         return value.text
     if kind is View:
         return f"view({value.dtype},{value.size},{value.stride},{value.offset})"
+    if kind is immutable_list:  # how a captured graph holds a list
+        kind = list
     if kind in (tuple, list):
         return f"{kind.__name__}({','.join(map(_text, value))})"
     if kind is dict:
