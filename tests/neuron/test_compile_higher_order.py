@@ -251,7 +251,7 @@ def test_a_demand_on_values():
         torch._assert_async((x > 0).all(), "must be positive")
         return x + 1
 
-    run = compiled(function)
+    run = compiled(function, options={"fallback_execution": False})
     assert run(torch.ones(2, device="neuron")).tolist() == [2, 2]
     with pytest.raises(RuntimeError, match="must be positive"):
         run(-torch.ones(2, device="neuron"))

@@ -18,12 +18,12 @@ import torch
 from torch.fx.node import map_arg
 from torch.utils._python_dispatch import _disable_current_modes
 
-from . import config, graph_higher_order
-from . import compile_only
+from . import compile_only, config, graph_higher_order
 from .buffer import is_device_tensor, storage_nbytes
 from .errors import LoweringError, UnsupportedByProfile, said_by
 from .graph_higher_order import is_random
 from .lowering import registry
+from .lowering.checks import require
 from .pending import value_of
 from .program import Builder, Ref
 from .transfer import to_device
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 RANDOM_NUMBER = "shakedown_random_number"  # in a node's meta: its number among the graph's random operators
 _RESTRIDE = (torch.ops.aten.as_strided.default,)
+_ASSERTIONS = (torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg)
 # What capture does with Python numbers that are not known before the call.
 _ON_NUMBERS = {
     getattr(python_operator, n) for n in ("add", "sub", "mul", "neg", "lt", "le", "gt", "ge", "eq", "ne", "and_", "or_")
@@ -59,6 +60,10 @@ def _tensor_leaves(value: Any) -> list[torch.Tensor]:
     if isinstance(value, (list, tuple)):
         return [t for v in value for t in _tensor_leaves(v)]
     return []
+
+
+def _assert(value: Any, message: str = "Expected Tensor with single nonzero value, but got zero") -> None:
+    require(jnp.all(value != 0), RuntimeError, message)
 
 
 def _numbered(key: Any, number: int) -> Any:
@@ -171,6 +176,9 @@ class GraphLowering:
             return args[1]
         if target is torch.ops.prims.convert_element_type.default:
             return self.builder.call("convert", cast, (args[0], args[1]), {}, None)
+        if target in _ASSERTIONS:
+            self.builder.call(str(target), _assert, tuple(args), {}, ())
+            return None
         if target in _RESTRIDE:
             return self._as_strided(node, args)
         if target is torch.ops.higher_order.with_effects:
