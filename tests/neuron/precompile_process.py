@@ -6,6 +6,7 @@ Usage: ``python precompile_process.py FOLDER [--load FILE] [--save FILE] [--othe
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sys
 import warnings
@@ -34,6 +35,7 @@ def main() -> None:
         warnings.simplefilter("always")
         said["results"] = train(model, [(4, 6), (3, 6)] if given.other_shape else [(4, 6)])
         said["unnameable"] = unnameable() if given.unnameable else None
+        said["activated"] = activated() if given.unnameable else None
     said["warnings"] = [str(w.message) for w in warned if "precompile" in str(w.message)]
     from torch._dynamo.utils import counters
 
@@ -69,8 +71,26 @@ def train(model: Any, shapes: list[tuple[int, int]]) -> list[Any]:
     return results
 
 
+class Activated(torch.nn.Module):
+    """Its graph depends on the identity of a function that it was given, which no name leads to."""
+
+    def __init__(self, activation: Any) -> None:
+        super().__init__()
+        self.activation = activation
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.activation(x) * 2
+
+
+def activated() -> list[float]:
+    """Two modules of one class and shape: PyTorch's precompile alone would run the first one's graph for both."""
+    x = torch.full((2,), -3.0, device="neuron")
+    return [torch.compile(Activated(f), backend="neuron")(x)[0].item() for f in (torch.relu, torch.abs)]
+
+
 def unnameable() -> list[float]:
-    """Guards on an object of a class that no other process could name cannot be packed, and the function runs all the same."""
+    """Guards on an object of a class that no other process could name cannot be packed, and the functions run all the same, ours
+    and another backend's."""
 
     class Settings:
         def __init__(self) -> None:
@@ -81,7 +101,13 @@ def unnameable() -> list[float]:
     def scaled(x: torch.Tensor) -> torch.Tensor:
         return x * settings.factor + 1
 
-    return torch.compile(scaled, backend="neuron")(torch.ones(2, device="neuron")).tolist()
+    def by_another(x: torch.Tensor) -> torch.Tensor:
+        return x - settings.factor
+
+    ours = torch.compile(scaled, backend="neuron")(torch.ones(2, device="neuron")).tolist()
+    partly = functools.partial(torch.add, other=4)
+    ours += torch.compile(partly, backend="neuron")(torch.ones(1, device="neuron")).tolist()
+    return ours + torch.compile(by_another, backend="eager")(torch.ones(1)).tolist()
 
 
 if __name__ == "__main__":

@@ -71,16 +71,21 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 
 def test_the_first_process_traces_and_keeps(first):
     assert first.said["frames"] > 0
-    assert first.said["aot"] == 3  # training, evaluation, and the module that cannot be packed
+    assert first.said["aot"] == 6  # training, evaluation, and four functions that cannot be packed
     assert first.said["compiled"] > 0
     assert "miss Net.forward" in first.said["precompile"]
     assert {"precompile", "aot_autograd", "neuron_neff"} <= set(first.said["saved"])
 
 
 def test_what_cannot_be_packed_runs_as_without_the_cache(first):
-    assert first.said["unnameable"] == [3.0, 3.0]
+    assert first.said["unnameable"] == [3.0, 3.0, 5.0, -1.0]
     assert any(line.startswith("left out") for line in first.said["precompile"])
     assert not first.said["warnings"]
+
+
+def test_a_function_that_a_graph_was_made_for_is_not_taken_for_another(first):
+    assert first.said["activated"] == [0.0, 6.0]
+    assert "left out it depends on the identity of L['self'].activation" in first.said["precompile"]
 
 
 def test_a_new_process_traces_nothing_and_a_new_shape_is_traced(first):

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import itertools
 import logging
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import CodeType, ModuleType
@@ -25,22 +27,29 @@ _NUMBERED = re.compile(r"__\w+?_(\d{1,9})")  # what Dynamo puts into a module's 
 
 
 class Package(package.CompilePackage):
-    """What is packed of one function; `ours` when it is compiled for this device."""
+    """What is packed of one function; `ours` when it is compiled for this device, `aside` when nothing of it is to be."""
 
-    ours = False
+    ours = aside = False
+    pinned: dict[
+        tuple[str, str], str
+    ]  # (module, path in its globals) of what has to be the same function or class: its name
     _broken = False
 
     def initialize(self, fn: Any, dynamo: Any = None, ignore_inlined_sources: bool = False) -> None:
+        self.pinned = {}
         ident = precompile.found_id()
         if ident is not None:
             # PyTorch's id is a name and a line: two programs, or two options, would take each other's entries.
             self.__dict__["source_id"] = ident
-            self.ours = True
+            self.ours, self.aside = True, ident == precompile.ASIDE
+        if self.aside and not hasattr(precompile._innermost(fn), "__code__"):
+            fn = _nothing  # PyTorch takes it for granted that what it compiles is a function
         if dynamo is None or not self.ours:
             super().initialize(fn, dynamo, ignore_inlined_sources)
             return
         try:
             precompile.check_sources(dynamo)
+            self.pinned = dict(dynamo.pinned)
             super().initialize(fn, dynamo, ignore_inlined_sources)
         except Exception as error:
             self._begin_again(fn, error)
@@ -54,11 +63,19 @@ class Package(package.CompilePackage):
             return
         try:
             super().install(backends)
-            _take_numbers(self._installed_globals)
+            for (module, path), known in self.pinned.items():
+                if (today := _named_at(module, path)) != known:
+                    raise precompile.NotHere(f"{path} of {module} is {today}, and was {known}")
+            modules = self._modules()
         except Exception as error:
-            fn = self._innermost_fn
+            fn, modules = self._innermost_fn, self._modules()
             self.uninstall()
             self._begin_again(fn, error)
+        _take_numbers(modules)
+
+    def _modules(self) -> list[ModuleType]:
+        names = {code.python_module for code in self._codes.values()}
+        return [sys.modules[name] for name in names if name in sys.modules]
 
     def _install_global(self, module: Any, name: str, value: Any) -> None:
         """Names of continuations end with a number of the process that made them: one of this process may have the same."""
@@ -73,6 +90,11 @@ class Package(package.CompilePackage):
         self._initialized = False
         self._codes.clear()
         super().initialize(fn, None)
+
+    def cache_entry(self) -> Any:
+        entry = super().cache_entry()
+        entry.pinned = dict(self.pinned)
+        return entry
 
     @contextmanager
     def code_context(self, code: Any) -> Iterator[None]:
@@ -92,6 +114,8 @@ class Package(package.CompilePackage):
                     self._current_entry = None
                 return
         with super().code_context(code):
+            if self.aside:
+                self.bypass_current_entry()
             yield
 
     def add_inlined_source(self, sources: Any) -> None:
@@ -117,6 +141,10 @@ class Package(package.CompilePackage):
         precompile.left_out(str(error).splitlines()[0] if str(error) else type(error).__name__)
 
 
+def _nothing() -> None:
+    """In the place of an object that can be called, whose code is elsewhere."""
+
+
 def _code_of(function: Any) -> Any:
     """What a continuation runs, whether it is a function or makes one around a closure."""
     made = (function.__defaults__ or (None,))[0]
@@ -139,7 +167,7 @@ def install() -> None:
     _leave_out_what_cannot_be_packed()
     _give_back_gradients()
     _leave_out_autograds_cache()
-    _say_less_of_dropped_guards()
+    _say_nothing_of_dropped_guards()
 
 
 def _know_who_is_wrapped() -> None:
@@ -157,26 +185,90 @@ def _know_who_is_wrapped() -> None:
 
 
 def _leave_out_what_cannot_be_packed() -> None:
-    """A guard that cannot be packed is an AssertionError otherwise; and a graph without a backward pass, yet, would put
-    aside every entry of its function for good."""
+    """PyTorch drops guards on identity while precompile is on, also from the functions of this process, so that one with
+    another activation would run the first one's graph. Here all guards stay, and a function is packed only if what would
+    be dropped can be told from the source. And a guard that cannot be packed is an AssertionError otherwise."""
+    from torch._dynamo import config
     from torch._dynamo.guards import CheckFunctionManager
 
-    original = CheckFunctionManager.serialize_guards
+    original = CheckFunctionManager.__init__
+    parameters = inspect.signature(original)
 
     @functools.wraps(original)
-    def serialize_guards(self: Any, *args: Any, **kwargs: Any) -> bytes:
-        packing = getattr(self.output_graph, "package", None)
-        try:
-            return original(self, *args, **kwargs)
-        except Exception as error:
-            if not isinstance(packing, Package) or not packing.ours:
-                raise
-            packing._left_out(error)
-            packing.bypass_current_entry()
-            return b""  # of an entry that is put aside, so nobody reads it
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        given = parameters.bind(*args, **kwargs).arguments
+        self = given.pop("self")
+        packing = getattr(given["output_graph"], "package", None)
+        if not given.get("save_guards") or not isinstance(packing, Package) or not packing.ours:
+            original(*args, **kwargs)
+            return
+        wanted = given.get("guard_filter_fn") or (lambda entries: [True] * len(entries))
+        seen: list[Any] = []
 
-    CheckFunctionManager.serialize_guards = serialize_guards
+        def look(entries: Any) -> Any:
+            seen[:] = entries
+            return wanted(entries)
+
+        with config.patch(caching_precompile=False):
+            original(self, **{**given, "save_guards": False, "guard_filter_fn": look})
+        self.guards_state = b""  # of an entry that is put aside, so nobody reads it
+        try:
+            if not packing.aside:
+                for place, name in _pins(seen, packing._current_entry).items():
+                    if packing.pinned.setdefault(place, name) != name:
+                        raise precompile.NotHere(f"{place[1]} is {name} now, and was {packing.pinned[place]}")
+                copy = CheckFunctionManager.__new__(CheckFunctionManager)
+                original(copy, **given)
+                self.guards_state = copy.guards_state or b""
+        except Exception as error:
+            packing._left_out(error)
+        if not self.guards_state:
+            packing.bypass_current_entry()
+
+    CheckFunctionManager.__init__ = __init__
     package.PrecompileCacheEntry.from_cache_entry = staticmethod(_with_what_is_there)
+
+
+_IDENTITY = {"ID_MATCH", "CLOSURE_MATCH", "WEAKREF_ALIVE", "DICT_VERSION"}  # what PyTorch drops
+_FIXED = ("G['torch']", "G['__import_torch_", "G['__builtins_dict__")  # known by PyTorch's version
+
+
+def _pins(entries: Any, code: Any) -> dict[tuple[str, str], str]:
+    """What the guards that would be dropped are on, by name.
+
+    Raises:
+        NotHere: one is on something that no name in a module's globals leads to: an argument, or part of one.
+    """
+    pinned = {}
+    for entry in entries:
+        if entry.guard_type not in _IDENTITY and not _IDENTITY & set(entry.derived_guard_types):
+            continue
+        path = entry.orig_guard.name
+        if path.startswith(_FIXED) or (entry.has_value and isinstance(entry.value, ModuleType)):
+            continue
+        if not path.startswith("G[") or not entry.has_value:
+            raise precompile.NotHere(f"it depends on the identity of {path}")
+        pinned[code.python_module, path] = _name_of(entry.value)
+    return pinned
+
+
+def _name_of(value: Any) -> str:
+    """The name of a function or class.
+
+    Raises:
+        NotHere: it has none, or one that others may have.
+    """
+    name = f"{getattr(value, '__module__', None)}.{getattr(value, '__qualname__', '<none>')}"
+    if "<" in name:
+        raise precompile.NotHere(f"it depends on the identity of {name}")
+    return name
+
+
+def _named_at(module: str, path: str) -> str:
+    try:
+        return _name_of(eval(path, {"G": vars(sys.modules[module])}))  # a path that Dynamo wrote: names and indices
+    except (LookupError, AttributeError, TypeError):
+        return "gone"
 
 
 def _with_what_is_there(cache_entry: Any, backends: Any) -> Any:
@@ -190,7 +282,9 @@ def _with_what_is_there(cache_entry: Any, backends: Any) -> Any:
         aside = code.bypassed or (bool(missing) and not guarded)
         kept.append(dataclasses.replace(code, backend_ids=there, guarded_codes=guarded, bypassed=aside))
         used.update({b: backends[b] for b in there})
-    return package.PrecompileCacheEntry(dynamo=dataclasses.replace(cache_entry, codes=kept), backends=used)
+    dynamo = dataclasses.replace(cache_entry, codes=kept)
+    dynamo.pinned = getattr(cache_entry, "pinned", {})
+    return package.PrecompileCacheEntry(dynamo=dynamo, backends=used)
 
 
 def _names_in(code: Any) -> set[str]:
@@ -230,13 +324,10 @@ def _leave_out_autograds_cache() -> None:
     AOTAutogradCache.iterate_over_candidates = classmethod(iterate_over_candidates)
 
 
-def _say_less_of_dropped_guards() -> None:
-    """PyTorch warns of each guard on the identity of a function or module that it drops: ten lines a graph about its own
-    functions. Those of the user's remain."""
-    own = ("G['torch']", "G['__import_torch_", "G['__builtins_dict__")
+def _say_nothing_of_dropped_guards() -> None:
+    """PyTorch warns of each guard that it drops. For our functions none is: only the packed copy is without them."""
 
     def wanted(record: logging.LogRecord) -> bool:
-        text = record.getMessage()
-        return not (text.endswith("is dropped with caching_precompile=True.") and any(o in text for o in own))
+        return not record.getMessage().endswith("is dropped with caching_precompile=True.")
 
     logging.getLogger("torch._dynamo.guards").addFilter(wanted)

@@ -58,6 +58,9 @@ def frozen_environment(threads: int, cache: Path | None) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",  # a killed process must not take its last words with it
         # Only the target's own setting of a mode makes a cell adaptive; the caller's switch must not.
         "SHAKEDOWN_ADAPTIVE": "0",
+        # A trial observes what is captured; a graph that is not captured again would be missing from its evidence.
+        "SHAKEDOWN_PRECOMPILE": "0",
+        "TORCH_CACHING_PRECOMPILE": "0",
         "TORCH_NEURONX_ENABLE_CONCATENATION": "0",
     }
     if cache is not None:

@@ -43,6 +43,7 @@ from ...cache.key import Key, differences, digest_of
 from ...cache.store import CacheWarning, Store
 
 _PREFIX = "neuron-"  # of the ids of our entries, in PyTorch's tables and artefacts
+ASIDE = "aside"  # in the place of an id: of another backend's function, when our variable has switched precompile on
 _local = threading.local()
 
 
@@ -278,10 +279,17 @@ def _id_of(fn: Callable[..., Any]) -> str | None:
     asked = _asked_for()
     if asked is None:
         return None
-    code = package.SerializedCode.from_code_object(inspect.unwrap(_innermost(fn)).__code__)
-    module = getattr(_innermost(fn), "__module__", "")
+    inner = _innermost(fn)
+    codes = [getattr(f, "__code__", None) for f in (inner, inspect.unwrap(inner))]
+    if None in codes:  # an object that can be called, whose code PyTorch would not find
+        return ASIDE
     text = "\0".join(
-        [package.CompilePackage.source_id_from_fn(fn), module, asked, code.co_code.hex(), repr(code.co_names)]
+        [
+            package.CompilePackage.source_id_from_fn(fn),
+            str(getattr(inner, "__module__", "")),
+            asked,
+            *(code.co_code.hex() + repr(code.co_names) for code in codes),
+        ]
     )
     return _PREFIX + digest_of(text.encode())
 
@@ -293,16 +301,27 @@ def _innermost(fn: Callable[..., Any]) -> Any:
 
 
 class Frames(package.DiskDynamoCache):
-    """Dynamo's store of functions. Those compiled for other backends go where PyTorch puts them."""
+    """Dynamo's store of functions.
+
+    Those compiled for other backends are not packed, or go where PyTorch puts them if its own setting is on.
+    """
 
     def record_package(self, package: Any) -> None:
         global _unsaved
-        _unsaved = True
-        super().record_package(package)
+        if getattr(package, "aside", False):
+            return
+        try:
+            super().record_package(package)
+            _unsaved = True
+        except Exception as error:  # in the middle of compiling the user's function, which must go on
+            left_out(_why(error))
 
     def load(self, fn: Callable[..., Any]) -> Any:
         """The entry of `fn`, or None. What is found is checked against this process before it is unpickled."""
-        _local.found = ident = _id_of(fn)
+        ident = _id_of(fn)
+        _local.found = ident or (ASIDE if _by_our_variable else None)
+        if _local.found == ASIDE:
+            return None
         if ident is None:
             return super().load(fn)
         name = getattr(_innermost(fn), "__qualname__", "?")
@@ -328,8 +347,12 @@ class Frames(package.DiskDynamoCache):
     def write(self, cache_entry: Any, path: str) -> None:
         if not path.startswith(_PREFIX):
             return super().write(cache_entry, path)
-        slim = dataclasses.replace(cache_entry, dynamo=_with_digests(cache_entry.dynamo))
-        content = _head(surroundings()) + pickle.dumps(slim)
+        try:
+            slim = dataclasses.replace(cache_entry, dynamo=_with_digests(cache_entry.dynamo))
+            content = _head(surroundings()) + pickle.dumps(slim)
+        except Exception as error:  # whatever cannot be pickled: other functions are still written
+            left_out(_why(error))
+            return
         CacheArtifactRecorder(package.PrecompileCacheArtifact.type(), path).record(content)
         self._write_to_local_cache(content, path)
 
@@ -339,8 +362,11 @@ class Frames(package.DiskDynamoCache):
         at = store()
         if at is None:
             return
-        # An artefact may come from elsewhere: it is kept as what it is, and is not looked up here.
-        made_by = _surroundings_in(pickled_content)
+        try:  # an artefact may come from elsewhere: it is kept as what it is, and is not looked up here
+            made_by = _surroundings_in(pickled_content)
+        except ValueError:
+            _warn_once("artefact", "an artefact is damaged, and is left out")
+            return
         if at.put(_frame_key(path, made_by), pickled_content, kind="frame", name=path):
             events.record("precompile", "stored", nbytes=len(pickled_content))
 
@@ -417,7 +443,9 @@ def _with_digests(entry: Any) -> Any:
         else s
         for s in entry.source_info.inlined_sources
     }
-    return dataclasses.replace(entry, source_info=package.SourceInfo(inlined_sources=sources))
+    slim = dataclasses.replace(entry, source_info=package.SourceInfo(inlined_sources=sources))
+    slim.pinned = entry.pinned
+    return slim
 
 
 def check_sources(entry: Any) -> None:
@@ -437,6 +465,7 @@ def check_sources(entry: Any) -> None:
 
 _unsaved = False
 _installed = False
+_by_our_variable = False
 
 
 def is_on() -> bool:
@@ -446,8 +475,9 @@ def is_on() -> bool:
 
 def switch_on() -> None:
     """Follow ``SHAKEDOWN_PRECOMPILE``; called with the backend, and whenever a graph is compiled."""
-    global _installed
-    if config.PRECOMPILE():
+    global _installed, _by_our_variable
+    if config.PRECOMPILE() and not is_on():
+        _by_our_variable = True
         torch._dynamo.config.caching_precompile = True
     if is_on() and not _installed:
         from ...torch_precompile import install
