@@ -23,7 +23,7 @@ from . import memory
 from .paths import DeviceEvents, Recorder
 
 STEP, PHASE, COMPILE = "shakedown.step", "shakedown.phase", "shakedown.compile"  # categories in every trace
-_TRACKS = ("steps", "phases", "compile", "execute", "transfer", "fallback", "synchronize", "flush")
+_TRACKS = ("steps", "phases", "compile", "execute", "transfer", "fallback", "synchronize", "flush", "other")
 _PROCESS = 1  # of the tracks in a device's own trace; PyTorch's profiler numbers its own from the operating system's
 _OURS = 999_999_999  # of our tracks in a trace of PyTorch's profiler: above what Linux gives out (2**22)
 
@@ -117,7 +117,7 @@ class Tracer:
                 "ts": start_ns / 1e3,
                 "dur": duration_ns / 1e3,
                 "pid": _PROCESS,
-                "tid": _TRACKS.index(track),
+                "tid": _TRACKS.index(track if track in _TRACKS else "other"),
             }
             | ({"args": more} if more else {})
         )
