@@ -19,7 +19,6 @@ from ...errors import LoweringError, UnsupportedStep
 from ...graph import GraphLowering
 from ...graph_higher_order import is_random
 from ...lowering.checks import Demand
-from ...lowering.numbers import ON_NUMBERS
 from ...pending import Pending, value_of
 from ...program import Builder, Program, Ref
 from ...transfer import to_device
@@ -35,7 +34,7 @@ _SYMBOLIC = (torch.SymFloat, torch.SymInt, torch.SymBool)
 
 
 class _Lowering(GraphLowering):
-    """Also inlines arithmetic on numbers (``torch.SymFloat``); leaves out what nobody needs or the host has computed."""
+    """Leaves out what nobody needs, or the host has computed."""
 
     def __init__(
         self, needed: set[Any], known: dict[Any, Ref], builder: Builder, key: Ref | None, profile: Any
@@ -48,12 +47,6 @@ class _Lowering(GraphLowering):
             return self.known[node]
         if node not in self.needed:
             return None
-        if isinstance(node.meta.get("val"), _SYMBOLIC):
-            target = ON_NUMBERS.get(node.target)
-            if target is None or node.kwargs:
-                raise LoweringError(f"{node.target} of numbers", node)
-            args = map_arg(node.args, env.__getitem__)
-            return self.builder.call(f"number.{node.name}", target, tuple(args), {}, None)
         return super()._node(node, env)
 
 
@@ -70,17 +63,31 @@ def _closure(roots: Sequence[Any], stop: Callable[[Any], bool] = lambda _: False
     return seen
 
 
-class _Host:
-    """The arithmetic that an optimizer does on the host: its counters of steps, and what it reads of them.
+def _is_number(node: torch.fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), _SYMBOLIC)
 
+
+class _Host:
+    """The arithmetic that an optimizer does on the host: its counters of steps, and numbers made of them and of its options.
+
+    Done here and not in the program, where XLA would repeat it for every element of a parameter.
     Counters of equal value share one computation, since an optimizer has one for each parameter. ``same`` says which do.
     """
 
-    def __init__(self, traced: Traced, counters: list[int], same: list[int], reads: list[Any], written: dict[int, Any]):
+    def __init__(
+        self,
+        traced: Traced,
+        counters: list[int],
+        same: list[int],
+        numbers: list[Any],
+        reads: list[Any],
+        written: dict[int, Any],
+    ):
         placeholders = [n for n in traced.module.graph.nodes if n.op == "placeholder"]
-        self.counters, self.same = counters, same
+        self.counters, self.same, self.kinds = counters, same, len(set(same))
         number_of = {placeholders[c]: s for c, s in zip(counters, same)}
-        values = len(set(same))
+        number_of.update({node: self.kinds + k for k, node in enumerate(numbers)})
+        values = self.kinds + len(numbers)
         known: dict[Any, int] = {}  # what is computed -> its place, so that nothing is computed twice
         place: dict[Any, int] = dict(number_of)
         self.steps: list[tuple[Any, tuple[Any, ...], dict[str, Any], list[int]]] = []
@@ -93,6 +100,9 @@ class _Host:
                     f"a step that reads {node.name} on the host cannot be one program: its control flow, or a number that "
                     "its optimizer computes with, depends on data of the device"
                 )
+            if node.target is _READ and node.args[0] in numbers:
+                place[node] = place[node.args[0]]  # a number already
+                continue
             args = map_arg(node.args, lambda n: _Place(place[n]))
             kwargs = map_arg(node.kwargs, lambda n: _Place(place[n]))
             said = (str(node.target), repr(args), repr(kwargs))
@@ -113,8 +123,9 @@ class _Host:
                 return False
         return True
 
-    def run(self, tensors: Sequence[Tensor]) -> list[Any]:
-        values: list[Any] = [None] * len(set(self.same))
+    def run(self, tensors: Sequence[Tensor], numbers: Sequence[float]) -> list[Any]:
+        """All values, each at its place: a counter of each kind, the numbers, and what is computed of them."""
+        values: list[Any] = [*([None] * self.kinds), *numbers]
         for counter, number in zip(self.counters, self.same):
             if values[number] is None:
                 values[number] = tensors[counter].cpu()
@@ -196,16 +207,16 @@ class StepGraph:
                 raise UnsupportedStep(f"a step that writes a CPU tensor of sizes {list(subject.tensors()[i].shape)}")
         roots = [*self.out_nodes, *self.fresh_nodes, *self.gradient_nodes, *impure]
         roots += [node for i, node in written.items() if i not in on_host]
-        self.needed = _closure(roots, stop=lambda n: n.target is _READ and n.args[0] not in numbers)
-        reads = [n for n in self.needed if n.target is _READ and n.args[0] not in numbers]
-        reads.sort(key=nodes.index)
-        read_of = {n.args[0] for n in reads}
-        used = [(i, s) for i, s in zip(counters, same) if self.placeholders[i] in _closure([*read_of]) or i in on_host]
+        self.needed = _closure(roots, stop=_is_number)
+        reads = [n for n in nodes if n in self.needed and _is_number(n)]
+        behind = _closure(reads)
+        used = [(i, s) for i, s in zip(counters, same) if self.placeholders[i] in behind or i in on_host]
         renumbered = {s: k for k, s in enumerate(dict.fromkeys(s for _, s in used))}
         self.host = _Host(
             self.traced,
             [i for i, _ in used],
             [renumbered[s] for _, s in used],
+            self.placeholders[total:],
             reads,
             {i: written[i] for i in on_host},
         )
@@ -233,10 +244,6 @@ class StepGraph:
         self.random = sum(map(is_random, self.needed))  # operators that draw
         key = builder.parameter("key") if self.random else None
         known: dict[Any, Ref] = {n: reads[k] for n, k in self.host.number_of_read.items()}
-        placeholders = dict(zip(self.placeholders[len(tensors) :], numbers))
-        for node in self.needed:
-            if node.target is _READ and node.args[0] in placeholders:
-                known[node] = placeholders[node.args[0]]
         given: list[Any] = [None] * len(tensors)
         for i in self.taken:
             view = View.of(tensors[i])
@@ -288,7 +295,7 @@ class StepGraph:
         self, tensors: Sequence[Tensor], storages: list[Any], numbers: Sequence[float]
     ) -> tuple[list[Tensor], Demand | None]:
         """(outputs of the loss, then fresh state, then gradients; the demand that the data broke, and nothing was written)."""
-        hosted = self.host.run(tensors)
+        hosted = self.host.run(tensors, numbers)
         seated = [storages[k] for k in self.firsts]
         buffers = [storage.buffer for storage in seated]
         if Pending in set(map(type, buffers)):
@@ -300,7 +307,7 @@ class StepGraph:
                 buffers[seat] = runtime.private_copy(buffers[seat])
         more = [runtime.number(n) for n in numbers] + [runtime.number(hosted[r]) for r in self.host.reads]
         if self.random:
-            more.append(rng.next_key())
+            more.append(rng.next_key(self.random))
         run = self.programs[_ONLY][0]
         start_ns = time.perf_counter_ns() if events.listening else 0
         with HeldBack():
