@@ -210,6 +210,8 @@ def test_other_options_and_other_code_have_entries_of_their_own(frames):
     def other(x):
         return x + 2
 
+    pair = (lambda x: x * 2), (lambda x: x * 3)  # the same name, line and instructions
+    assert precompile._id_of(pair[0]) != precompile._id_of(pair[1])
     mine = precompile._id_of(function)
     assert mine == precompile._id_of(function)
     assert precompile._id_of(other) != mine

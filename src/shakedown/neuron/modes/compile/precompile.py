@@ -18,12 +18,10 @@ import hashlib
 import inspect
 import pickle
 import platform
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -41,14 +39,13 @@ import shakedown
 from ... import config, events, profiles
 from ...cache.key import Key, differences, digest_of
 from ...cache.store import CacheWarning, Store
+from .precompile_sources import NotHere, check_sources, code_text, with_digests
+
+__all__ = ["NotHere", "check_sources"]  # of the other file, for :mod:`...torch_precompile`
 
 _PREFIX = "neuron-"  # of the ids of our entries, in PyTorch's tables and artefacts
 ASIDE = "aside"  # in the place of an id: of another backend's function, when our variable has switched precompile on
 _local = threading.local()
-
-
-class NotHere(Exception):
-    """An entry cannot be used in this process; the text says why."""
 
 
 # --- what must be the same for an entry to be read -----------------------------------------------------------------------
@@ -146,8 +143,7 @@ class GraphCode(OutputCode):
     def post_compile(self, *_: Any) -> None:
         """Nothing to do."""
 
-    def set_triton_bundle(self, triton_bundle: Any) -> None:
-        """Nothing to do."""
+    set_triton_bundle = post_compile
 
     def __copy__(self) -> GraphCode:
         return self
@@ -280,15 +276,17 @@ def _id_of(fn: Callable[..., Any]) -> str | None:
     if asked is None:
         return None
     inner = _innermost(fn)
-    codes = [getattr(f, "__code__", None) for f in (inner, inspect.unwrap(inner))]
-    if None in codes:  # an object that can be called, whose code PyTorch would not find
+    functions = (inner, inspect.unwrap(inner))
+    if not all(
+        hasattr(f, "__code__") for f in functions
+    ):  # an object that can be called, whose code PyTorch would not find
         return ASIDE
     text = "\0".join(
         [
             package.CompilePackage.source_id_from_fn(fn),
             str(getattr(inner, "__module__", "")),
             asked,
-            *(code.co_code.hex() + repr(code.co_names) for code in codes),
+            *(code_text(f.__code__) for f in functions),
         ]
     )
     return _PREFIX + digest_of(text.encode())
@@ -348,7 +346,7 @@ class Frames(package.DiskDynamoCache):
         if not path.startswith(_PREFIX):
             return super().write(cache_entry, path)
         try:
-            slim = dataclasses.replace(cache_entry, dynamo=_with_digests(cache_entry.dynamo))
+            slim = dataclasses.replace(cache_entry, dynamo=with_digests(cache_entry.dynamo))
             content = _head(surroundings()) + pickle.dumps(slim)
         except Exception as error:  # whatever cannot be pickled: other functions are still written
             left_out(_why(error))
@@ -426,39 +424,6 @@ def found_id() -> str | None:
     """The id under which the function that is being wrapped was looked for, once."""
     ident, _local.found = getattr(_local, "found", None), None
     return ident
-
-
-# --- source files ---------------------------------------------------------------------------------------------------------
-
-
-def _is_pytorch(module: str) -> bool:
-    return module.partition(".")[0] == "torch"  # its version is part of the key
-
-
-def _with_digests(entry: Any) -> Any:
-    """`entry` with a digest in the place of each module's source: PyTorch keeps whole texts, and compares some lines."""
-    sources = {
-        dataclasses.replace(s, content="" if _is_pytorch(s.module) else digest_of(s.content.encode()))
-        if len(s.content) != 40
-        else s
-        for s in entry.source_info.inlined_sources
-    }
-    slim = dataclasses.replace(entry, source_info=package.SourceInfo(inlined_sources=sources))
-    slim.pinned = entry.pinned
-    return slim
-
-
-def check_sources(entry: Any) -> None:
-    """Compare the files that the traced code came from with those of today.
-
-    Raises:
-        NotHere: one of them has changed.
-    """
-    for source in entry.source_info.inlined_sources:
-        if not _is_pytorch(source.module):
-            module = sys.modules.get(source.module) or import_module(source.module)
-            if digest_of(inspect.getsource(module).encode()) != source.content:
-                raise NotHere(f"the source of {source.module} has changed")
 
 
 # --- on and off -----------------------------------------------------------------------------------------------------------
