@@ -118,7 +118,8 @@ class Regions(Frozen):
 
     ``inside`` and ``outside`` count operators at PyTorch's dispatcher; a program that runs a whole graph shows none of
     those inside, so seconds tell more; ``inside_operators`` names them: what runs between the programs of a graph that was
-    split, or all of one that runs operator by operator. ``engine`` are the autograd engine's own (the first gradient, accumulation).
+    split, or all of one that runs operator by operator. ``engine`` are the autograd engine's own (the first gradient,
+    accumulation).
     ``seconds`` and ``seconds_inside`` are wall time of each step, the device awaited at each end of a graph.
     """
 

@@ -26,6 +26,7 @@ _ELSEWHERE = (
     "bisect.result",
     "bundle.results",
     "compare.results",
+    "compiling",
     "cost.ledger",
     "cost.payback",
     "cost.prices",
