@@ -138,7 +138,9 @@ def test_the_event_stream_agrees_with_the_status() -> None:
     assert sum(r["count"] for r in rows) == sum(status["flushes"].values())
     assert sum(e.kind == "flush" for e in heard) == sum(status["flushes"].values())
     groups = {f"adaptive::{g['name']}" for g in adaptive.groups()}
-    background = [e for e in heard if e.kind == "compile" and e.detail in ("background", "persistent-cache") and e.name in groups]
+    background = [
+        e for e in heard if e.kind == "compile" and e.detail in ("background", "persistent-cache") and e.name in groups
+    ]
     assert len(background) == status["programs"]["ready"] > 0
     fused = [e for e in heard if e.kind == "execute" and e.name in groups]
     assert len(fused) == sum(g["runs_fused"] for g in adaptive.groups()) > 0

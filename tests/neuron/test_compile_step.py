@@ -95,7 +95,9 @@ def test_training_is_what_pytorch_does_on_the_cpu(name):
     events.clear()
     for batch in batches(3):
         loss = step(*moved(batch))
-        assert loss.shape == () and not loss.requires_grad and loss.device.type == "neuron"
+        assert loss.shape == ()
+        assert not loss.requires_grad
+        assert loss.device.type == "neuron"
         torch.testing.assert_close(loss.cpu(), on_host(host, theirs, batch), rtol=1e-5, atol=1e-6)
     assert_same(device, host)
     assert steps_run() == 3
@@ -121,7 +123,8 @@ def test_capturable_optimizers_keep_their_steps_on_the_device():
         device, host, rtol=1e-4, atol=1e-5
     )  # bias corrections in float32, as PyTorch's capturable form has them
     steps = [s["step"] for s in ours.state.values()]
-    assert {s.device.type for s in steps} == {"neuron"} and {s.item() for s in steps} == {3.0}
+    assert {s.device.type for s in steps} == {"neuron"}
+    assert {s.item() for s in steps} == {3.0}
 
 
 def test_a_schedule_compiles_nothing_new():
@@ -250,7 +253,8 @@ def test_dropout_advances_with_each_step_and_repeats_with_the_seed():
         step(torch.ones(64, device="neuron"))
         masks.append(weight.grad.cpu())
     assert set(masks[0].tolist()) == {0.0, 2.0}
-    assert torch.equal(masks[0], masks[2]) and not torch.equal(masks[0], masks[1])
+    assert torch.equal(masks[0], masks[2])
+    assert not torch.equal(masks[0], masks[1])
 
 
 class Tied(nn.Module):
@@ -299,15 +303,17 @@ def test_whoever_holds_a_weight_keeps_its_elements():
     for _ in range(2):  # the first step meets what is shared, the second what the first one made
         step(*batch)
         saved = copy.deepcopy(optimizer.state_dict())
-    assert torch.equal(average.first.weight.cpu(), host.first.weight) and torch.equal(copied.cpu(), old)
-    assert torch.equal(row.cpu(), device.first.weight[1].cpu()) and not torch.equal(row.cpu(), old[1])
+    assert torch.equal(average.first.weight.cpu(), host.first.weight)
+    assert torch.equal(copied.cpu(), old)
+    assert torch.equal(row.cpu(), device.first.weight[1].cpu())
+    assert not torch.equal(row.cpu(), old[1])
     assert torch.equal(detached.cpu(), device.second.bias.cpu())
     kept = saved["state"][0]["exp_avg"].cpu()
     step(*batch)
     assert torch.equal(saved["state"][0]["exp_avg"].cpu(), kept)
+    output = device(batch[0]).sum()
+    step(*batch)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        output = device(batch[0]).sum()
-        step(*batch)
         output.backward()
 
 
@@ -384,7 +390,7 @@ def test_a_model_may_return_its_loss():
             self.loss, self.logits = loss, logits
 
     class WithLoss(Small):
-        def forward(self, x, y):
+        def forward(self, x, y):  # type: ignore[override]  # as Transformers' models do
             return Output(F.mse_loss(super().forward(x), y), None)
 
     _, device = both(WithLoss)
@@ -415,22 +421,20 @@ def test_what_cannot_be_one_program_is_refused_with_an_alternative():
         compile_step(device, lambda m, x, y: m(x).sum() if m(x).sum() > 0 else m(x).mean(), sgd)(*batch)
     with pytest.raises(UnsupportedStep, match="loss of one element.*sizes \\[5, 2\\]"):
         compile_step(device, lambda m, x, y: m(x), sgd)(*batch)
+    table = nn.Embedding(5, 2, sparse=True).to("neuron")
+    ids = torch.tensor([1, 2], device="neuron")
     with pytest.raises(UnsupportedStep, match="sparse=False"):
-        table = nn.Embedding(5, 2, sparse=True).to("neuron")
-        ids = torch.tensor([1, 2], device="neuron")
         compile_step(table, lambda m, i: m(i).sum(), torch.optim.SGD(table.parameters(), lr=0.1))(ids)
     with pytest.raises(UnsupportedStep, match="'count' in its state.*0-d tensor"):
         compile_step(device, loss_of, Counting(device.parameters(), lr=0.1))(*batch)
     with pytest.raises(UnsupportedStep, match="capturable=True"):
         compile_step(device, loss_of, torch.optim.RAdam(device.parameters()))(*batch)
+    handle = device.first.weight.register_hook(lambda grad: grad * 2)
     with pytest.raises(UnsupportedStep, match="has a hook on its gradient.*before_update"):
-        handle = device.first.weight.register_hook(lambda grad: grad * 2)
-        try:
-            compile_step(device, loss_of, sgd)(*batch)
-        finally:
-            handle.remove()
+        compile_step(device, loss_of, sgd)(*batch)
+    handle.remove()
+    host = Small()
     with pytest.raises(UnsupportedStep, match="is on cpu: move the model"):
-        host = Small()
         compile_step(host, loss_of, torch.optim.SGD(host.parameters(), lr=0.1))(*batches(1)[0])
     with pytest.raises(RuntimeError, match="gradients, and they are off"), torch.no_grad():
         compile_step(device, loss_of, sgd)(*batch)
