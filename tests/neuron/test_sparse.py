@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -177,6 +179,28 @@ CONSTRUCTED = {
 @pytest.mark.parametrize("name", CONSTRUCTED)
 def test_constructors(name):
     agree(CONSTRUCTED[name])
+
+
+FIRST = """
+import torch
+given = torch.tensor([0, 1, 2]), torch.tensor([0, 1]), torch.tensor([1.0, 2.0])
+made = {first}
+assert made.device.type == "neuron"
+assert made.cpu().to_dense().tolist() == [[1.0, 0.0], [0.0, 2.0]]
+"""
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        'torch.sparse_csr_tensor(*given, (2, 2), device="neuron")',
+        'torch.sparse_csr_tensor(*given, (2, 2)).to("neuron")',
+    ],
+)
+def test_a_compressed_tensor_may_be_the_first_sparse_one_of_a_process(first):
+    """PyTorch's constructors of compressed tensors ask no device, so they cannot be what brings the kernels."""
+    ended = subprocess.run([sys.executable, "-c", FIRST.format(first=first)], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_wrong_indices_raise_what_the_cpu_raises():

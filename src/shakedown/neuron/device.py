@@ -48,7 +48,7 @@ def _door(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
     return _start().call(op, args, kwargs)
 
 
-def _sparse_door(key: str) -> Callable[..., Any]:
+def sparse_door(key: str) -> Callable[..., Any]:
     """Boxed kernel of a sparse dispatch key: the first sparse tensor of the process brings the others."""
 
     def door(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
@@ -79,7 +79,7 @@ def register() -> None:
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(_door, "PrivateUse1")
     for key in ("SparsePrivateUse1", "SparseCsrPrivateUse1"):
-        everything.fallback(_sparse_door(key), key)
+        everything.fallback(sparse_door(key), key)
     everything.fallback(_nested_door, "NestedTensorPrivateUse1")
     everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     _libraries.append(everything)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import TypeAlias
 
 import torch
 
 from . import autocast, config, dispatch, manual, profiles, runtime
+from .device import sparse_door
 from .lowering import load as load_lowerings
 from .lowering import registry
 from .modes import adaptive
@@ -37,7 +39,20 @@ def install() -> None:
             _register(op, _library)
             taken.add(op)
     autocast.register(_library)
+    _doors_of_compressed(_library)
     profiles.activate(profile)
+
+
+def _doors_of_compressed(library: torch.library.Library) -> None:
+    """A door for each operator on compressed sparse tensors, whose constructors ask no device: none may come too late.
+
+    PyTorch prefers a default kernel, which knows nothing of sparse tensors, to the boxed door.
+    """
+    for name in torch._C._dispatch_get_registrations_for_dispatch_key("SparseCsrCPU"):
+        namespace, _, rest = name.partition("::")
+        if namespace == "aten":
+            op = registry.overload(rest)
+            library.impl(op, functools.partial(sparse_door("SparseCsrPrivateUse1"), op), "SparseCsrPrivateUse1")
 
 
 def _register(op: OpOverload, library: torch.library.Library) -> None:

@@ -211,6 +211,7 @@ def install() -> None:
     """Give each operator that has a sparse kernel on the CPU, or here, one for this device.
 
     The boxed door alone would not do: PyTorch prefers a default kernel, which knows nothing of sparse tensors, to a boxed one.
+    (Operators on compressed tensors have had doors since the device started.)
     """
     global _library
     from . import sparse_compressed, sparse_coo, sparse_products  # noqa: F401  (they register their functions)
@@ -224,7 +225,8 @@ def install() -> None:
             if _has_kernel(name, cpu_key.name):
                 op = registry.overload(rest)
                 kernel = _kernels[key][op] = _kernel_of(op, key)
-                _library.impl(op, kernel, key)
+                if key == _COO:
+                    _library.impl(op, kernel, key)
 
 
 # --- the CPU instead --------------------------------------------------------------------------------------------------------
