@@ -42,6 +42,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory):
         requirements=demand,
     )
     torch.compiler.reset()
+    torch._dynamo.utils.counters.clear()  # a worker's process has none from before
     yield trial.run(request, executor=InProcess()), folder / "run"
     torch.compiler.reset()
 
