@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 
 import pytest
+import torch
 
 from shakedown.neuron import events
 
@@ -14,3 +16,11 @@ def _counts_of_its_own() -> None:
     events.clear()
     if options := sys.modules.get("shakedown.neuron.modes.compile.options"):
         options._said.clear()
+
+
+@pytest.fixture
+def fresh_dynamo() -> Iterator[None]:
+    """What others compiled is forgotten before the test, and what it compiled after it."""
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()

@@ -63,15 +63,6 @@ def ids(batch: int, length: int) -> torch.Tensor:
     return torch.randint(0, VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(length))
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """PyTorch's threads wait for each other by spinning, which is slow where something else runs too."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def on_device(module: nn.Module) -> Any:
     torch._dynamo.reset()
     return torch.compile(copy.deepcopy(module).to("neuron"), backend="neuron", dynamic=False, fullgraph=True)

@@ -11,13 +11,7 @@ from torch import nn
 from shakedown.neuron import events
 from shakedown.readiness.workload import load, resolve
 
-
-@pytest.fixture(autouse=True)
-def _fresh_dynamo():
-    torch._dynamo.reset()
-    events.clear()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 def compiled(fn, **options):

@@ -15,18 +15,9 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from shakedown.neuron import events
 from shakedown.neuron.errors import UnsupportedCompileOption
 
-from .twins import agree, close, compiled, on_device
+from .twins import agree, close, compiled, on_device, randn
 
-
-@pytest.fixture(autouse=True)
-def _fresh_dynamo():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
-def randn(*size: int, grad: bool = False) -> torch.Tensor:
-    return torch.randn(*size, requires_grad=grad)
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 # --- control flow -------------------------------------------------------------------------------------------------------

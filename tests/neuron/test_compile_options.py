@@ -17,12 +17,7 @@ from shakedown.neuron.modes.compile import options
 
 from .twins import compiled
 
-
-@pytest.fixture(autouse=True)
-def _fresh_dynamo():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 def ones(*size: int) -> torch.Tensor:

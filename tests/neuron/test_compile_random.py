@@ -10,18 +10,9 @@ import torch.utils.checkpoint as checkpointing
 from torch import nn
 from torch.nn import functional as F
 
-from .twins import close, compiled
+from .twins import close, compiled, randn
 
-
-@pytest.fixture(autouse=True)
-def _fresh_dynamo():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
-def randn(*size: int) -> torch.Tensor:
-    return torch.randn(*size)
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 def ones(*size: int, grad: bool = False) -> torch.Tensor:

@@ -14,18 +14,9 @@ from torch.nn import functional as F
 
 from shakedown.neuron import events
 
-from .twins import agree, close, compiled, on_device
+from .twins import agree, close, compiled, on_device, randn
 
-
-@pytest.fixture(autouse=True)
-def _fresh_dynamo():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
-def randn(*size: int, grad: bool = False) -> torch.Tensor:
-    return torch.randn(*size, requires_grad=grad)
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 def ones(*size: int, grad: bool = False) -> torch.Tensor:

@@ -19,13 +19,7 @@ _FEW = settings(
 )
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 def on_device(hosts: Sequence[torch.Tensor], device: str = "neuron") -> list[torch.Tensor]:

@@ -13,12 +13,7 @@ from torch.nn import functional as F
 from shakedown.neuron import compile_step, events
 from shakedown.neuron.errors import UnsupportedStep
 
-
-@pytest.fixture(autouse=True)
-def _fresh_dynamo():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 class Small(nn.Module):

@@ -18,15 +18,6 @@ OPTIMIZERS = {
 FORMS = {"single": {"foreach": False, "fused": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """XLA and PyTorch's OpenMP threads wait for each other on few processors."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.covering
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", ["decoder", "cnn"])

@@ -14,6 +14,10 @@ def compiled(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     return torch.compile(fn, backend="neuron", fullgraph=options.pop("fullgraph", True), **options)
 
 
+def randn(*size: int, grad: bool = False) -> torch.Tensor:
+    return torch.randn(*size, requires_grad=grad)
+
+
 def close(ours: Any, theirs: Any, tolerance: float = 1e-5) -> None:
     torch.testing.assert_close(
         ours.detach().cpu().resolve_conj(), theirs.detach().resolve_conj(), rtol=tolerance, atol=tolerance

@@ -25,7 +25,7 @@ from .words import (
     worst,
 )
 
-PHASES = ("data", "forward", "backward", "optimizer")
+PHASES = ("data", "forward", "backward", "optimizer", "step")  # the last is all of a step that is one program
 OTHER = {"restart": "restart", "probe": "neighbours"}  # columns of processes that compare no case
 
 

@@ -13,7 +13,7 @@ from ..workload import DTYPES, Case
 from .model import Requirements
 from .positions import Place
 
-PHASES = ("data", "forward", "backward", "optimizer", "logging")
+PHASES = ("data", "forward", "backward", "optimizer", "step", "logging")
 ROLES = ("output", "loss", "gradient", "weight", "buffer", "state")
 
 
