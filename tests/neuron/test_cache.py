@@ -99,6 +99,34 @@ def test_the_next_process_neither_traces_nor_compiles(store: Store) -> None:
     assert (found["misses"], found["compiled"], found["hits"], found["traces_saved"]) == (0, 0, 2, 2)
 
 
+def test_each_trace_leads_to_the_executable_of_its_own_program(store: Store) -> None:
+    """In-place operators too, and where JAX asked for no executable, or last for another program's."""
+    a, b = torch.randn(6, 11), torch.randn(6, 11)
+    x, y = a.to("neuron"), b.to("neuron")
+    calls = [
+        (_ATEN.mul_.Tensor, a * b),
+        (_ATEN.mul.Tensor, a * b),
+        (_ATEN.copy_.default, b),
+        (_ATEN.sub_.Tensor, a - b),
+        (_ATEN.atan2_.default, torch.atan2(a, b)),
+        (_ATEN.atan2.default, torch.atan2(a, b)),
+        (_ATEN.copysign_.Tensor, torch.copysign(a, b)),
+    ]
+    for op, expected in calls:
+        torch.testing.assert_close(run(plan_of(op, x, y), x, y), expected.flatten())
+    names = {str(op).removesuffix(".default").removesuffix(".Tensor") for op, _ in calls}
+    traces = [e.header for e in store.entries() if e.header.kind == "trace"]
+    assert {h.name.removesuffix(".Tensor") for h in traces} == names
+    made = {e.header.digest: e.header.name for e in store.entries() if e.header.kind == "executable"}
+    for header in traces:  # those of one computation share an executable, under the name that was first
+        assert made[header.note["executable"]].replace("_", "") == header.name.replace("_", "")
+    another_process()
+    for op, expected in reversed(calls):
+        torch.testing.assert_close(run(plan_of(op, x, y), x, y), expected.flatten())
+    assert compiles() == {"persistent-cache": len(calls)}
+    assert cache.stats()["traces_saved"] == len(calls)
+
+
 def test_without_its_trace_a_program_is_traced_and_its_executable_found(store: Store) -> None:
     make, x, y, expected = _example()
     run(make(), x, y)

@@ -8,7 +8,6 @@ through which every compilation goes; :func:`link` puts JAX's own call around an
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import io
@@ -17,10 +16,10 @@ import platform
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import numpy as np
@@ -33,6 +32,8 @@ from .cache.store import CacheWarning, Store
 
 # (sizes, dtype, whether it is weakly typed) of one input
 Aval: TypeAlias = tuple[tuple[int, ...], np.dtype[Any], bool]
+
+_T = TypeVar("_T")
 
 _HOOKED = ["backend", "computation", "devices", "compile_options", "host_callbacks", "executable_devices"]
 _original: Callable[..., Any] | None = None
@@ -72,19 +73,19 @@ def source_of(digest: str) -> str:
     return "same-computation" if digest in _made_here else "persistent-cache"
 
 
-@contextlib.contextmanager
-def payload_wanted() -> Iterator[None]:
-    """Inside, :func:`obtained` has the executable's bytes even where nothing is kept on disk."""
-    _here.wants_payload = True
+def making(make: Callable[[], _T], name: str, *, payload: bool = False) -> tuple[_T, Obtained | None]:
+    """What `make` returns, which compiles the program `name` on this thread, and how its executable came about.
+
+    None where the client was not asked for one, or for another program's: JAX keeps executables in memory too, and what
+    was obtained last need not be this one. `payload`: the bytes are wanted even where nothing is kept on disk.
+    """
+    wanted = getattr(_here, "wants_payload", False)
+    _here.of_program, _here.wants_payload = None, payload
     try:
-        yield
+        made = make()
     finally:
-        _here.wants_payload = False
-
-
-def obtained() -> Obtained | None:
-    """The executable that was compiled or loaded last on this thread for a program of ours."""
-    return getattr(_here, "of_program", None)
+        found, _here.of_program, _here.wants_payload = _here.of_program, None, wanted
+    return made, found if found is not None and found.name == name else None
 
 
 def last() -> Obtained | None:
@@ -214,6 +215,8 @@ def _serialised(executable: Any) -> bytes:
 def module_name(name: str) -> str:
     """What a jitted function for the program `name` must be called, so that its compilations are known to be the program's."""
     plain = "".join(c if c.isalnum() else "_" for c in name)
+    if plain.endswith("_"):  # JAX cuts those off, and an in-place operator is not the other one
+        plain += "inplace"
     _names[f"jit_{plain}"] = name
     return plain
 

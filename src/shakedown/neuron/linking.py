@@ -117,9 +117,9 @@ class Runner:
             key = self._key_of(signature)
             found = None if key is None else self._linked(key)
             if found is None:
-                found = self.jitted.trace(*inputs).lower().compile()
+                found, made = executables.making(lambda: self.jitted.trace(*inputs).lower().compile(), self.name)
                 if key is not None:
-                    keep(key, self.name, found, executables.obtained(), getattr(self.program, "demands", ()))
+                    keep(key, self.name, found, made, getattr(self.program, "demands", ()))
             self.known[signature] = found
         return found
 

@@ -164,10 +164,11 @@ def compiled_segment(run: Callable[..., Any], name: str, signature: Sequence[Ava
         ShakedownError: the client cannot make bytes of it.
     """
     jitted = _jitted(run, name, "segment", donate)
-    with warnings.catch_warnings(), executables.payload_wanted():
+    with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")  # some only free memory
-        compiled = jitted.trace(*_shaped(signature)).lower().compile()
-    made = executables.obtained()
+        compiled, made = executables.making(
+            lambda: jitted.trace(*_shaped(signature)).lower().compile(), name, payload=True
+        )
     note = linking.describe(compiled, getattr(run, "demands", ()))
     if made is None or not made.payload or note is None:
         raise ShakedownError("the PJRT client gives no bytes of this executable")
