@@ -70,6 +70,15 @@ def test_interrupted_between_two_operators_what_ran_counts_and_the_rest_has_not_
     assert counter.tolist() == [done + 1.0] * 3
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Python's own handler, also where the tests run in the background of a shell, which ignores the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_interrupted_within_a_fused_program_all_of_it_has_happened_or_nothing() -> None:
     m = torch.eye(_SIZE).roll(1, 0).to("neuron")
     first = torch.arange(float(_SIZE)).reshape(-1, 1).expand(_SIZE, _SIZE).t().contiguous()
