@@ -44,14 +44,16 @@ print("added")
     assert run.stdout.strip() == "added", run.stderr
 
 
-def test_the_readme_example_runs(tmp_path):
-    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    (tmp_path / "example.py").write_text(example)
+def test_the_readme_examples_run(tmp_path):
+    """In the order of the page, each with what those before it have made."""
+    examples = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "example.py").write_text("".join([*examples, "print(serve(x[:5]).shape)\n"]))
     run = subprocess.run(
         [sys.executable, "-W", "ignore", "example.py"], capture_output=True, text=True, cwd=tmp_path, timeout=1500
     )
     assert run.returncode == 0, run.stderr
-    executed, fallbacks = run.stdout.splitlines()[:2]
+    executed, fallbacks, *_, served = run.stdout.splitlines()
     assert "aten::linear" in executed
     assert "aten::gelu" in executed
     assert fallbacks == "[]"
+    assert served == "torch.Size([5, 4])"
