@@ -79,7 +79,6 @@ def medium_decoder() -> Iterator[Row]:
 
 
 def compiled_decoder() -> Iterator[Row]:
-    yield from compiled.gradients("medium")
     size = COMPILED
     module, data = decoder(size)
     ours, host = Training(module, data, "neuron", compiled=True), Training(module, data, "cpu")
