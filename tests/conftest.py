@@ -13,7 +13,7 @@ import torch
 
 from . import costs, sampling
 
-os.environ.setdefault("SHAKEDOWN_CACHE_DIR", str(Path(__file__).parent.parent / ".pytest_cache" / "executables"))
+os.environ.setdefault("SHAKEDOWN_CACHE_DIR", str(Path(__file__).parent.parent / ".pytest_cache" / "shakedown"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

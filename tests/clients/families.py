@@ -80,6 +80,23 @@ def _grouped(kind: str, **more: Any) -> Callable[[int], Any]:
     return lambda layers: getattr(hf, kind)(**{**_GROUPED, "num_hidden_layers": layers, **more})
 
 
+def _deepseek(kind: str, **more: Any) -> Callable[[int], Any]:
+    return _grouped(
+        kind,
+        num_key_value_heads=HEADS,
+        n_routed_experts=4,
+        topk_group=1,
+        num_experts_per_tok=2,
+        moe_intermediate_size=INNER,
+        kv_lora_rank=16,
+        qk_rope_head_dim=8,
+        qk_nope_head_dim=8,
+        v_head_dim=8,
+        first_k_dense_replace=0,
+        **more,
+    )
+
+
 def _gpt2(layers: int) -> Any:
     return hf.GPT2Config(
         vocab_size=VOCABULARY,
@@ -152,45 +169,9 @@ OTHERS = (
         experts=_EXPERTS,
     ),
     Family(
-        "deepseek_v2",
-        _grouped(
-            "DeepseekV2Config",
-            num_key_value_heads=HEADS,
-            n_routed_experts=4,
-            n_group=1,
-            topk_group=1,
-            num_experts_per_tok=2,
-            moe_intermediate_size=INNER,
-            kv_lora_rank=16,
-            q_lora_rank=None,
-            qk_rope_head_dim=8,
-            qk_nope_head_dim=8,
-            v_head_dim=8,
-            first_k_dense_replace=0,
-        ),
-        attention=_BOTH,
-        experts=_EXPERTS,
+        "deepseek_v2", _deepseek("DeepseekV2Config", n_group=1, q_lora_rank=None), attention=_BOTH, experts=_EXPERTS
     ),
-    Family(
-        "deepseek_v3",
-        _grouped(
-            "DeepseekV3Config",
-            num_key_value_heads=HEADS,
-            n_routed_experts=4,
-            n_group=2,
-            topk_group=1,
-            num_experts_per_tok=2,
-            moe_intermediate_size=INNER,
-            kv_lora_rank=16,
-            q_lora_rank=16,
-            qk_rope_head_dim=8,
-            qk_nope_head_dim=8,
-            v_head_dim=8,
-            first_k_dense_replace=0,
-        ),
-        attention=_BOTH,
-        experts=_EXPERTS,
-    ),
+    Family("deepseek_v3", _deepseek("DeepseekV3Config", n_group=2, q_lora_rank=16), attention=_BOTH, experts=_EXPERTS),
     Family(
         "gpt_oss",
         _grouped("GptOssConfig", head_dim=8, num_local_experts=4, num_experts_per_tok=2, sliding_window=8),

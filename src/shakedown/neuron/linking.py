@@ -118,8 +118,8 @@ class Runner:
             found = None if key is None else self._linked(key)
             if found is None:
                 found, made = executables.making(lambda: self.jitted.trace(*inputs).lower().compile(), self.name)
-                if key is not None:
-                    keep(key, self.name, found, made, getattr(self.program, "demands", ()))
+                if key is not None and made is not None:
+                    keep(key, self.name, describe(found, getattr(self.program, "demands", ())), made.digest)
             self.known[signature] = found
         return found
 
@@ -166,13 +166,11 @@ def look_up(key: Key, name: str) -> tuple[Any, list[Demand], str] | None:
     return compiled, demands, source
 
 
-def keep(key: Key, name: str, compiled: Any, obtained: executables.Obtained | None, demands: Sequence[Demand]) -> None:
-    """Store what tracing found out, beside the executable that it led to."""
+def keep(key: Key | None, name: str, note: dict[str, Any] | None, digest: str) -> None:
+    """Store what tracing found out (:func:`describe`), beside the executable `digest` that it led to ("": not on disk)."""
     store = cache.current()
-    note = describe(compiled, demands)
-    if store is None or obtained is None or not obtained.digest or note is None:
-        return
-    store.put(key, b"", kind="trace", name=name, note={**note, "executable": obtained.digest})
+    if store is not None and key is not None and note is not None and digest:
+        store.put(key, b"", kind="trace", name=name, note={**note, "executable": digest})
 
 
 def describe(compiled: Any, demands: Sequence[Demand]) -> dict[str, Any] | None:

@@ -272,15 +272,24 @@ _ROOT = str(Path(__file__).parent)
 
 
 @functools.cache
-def _sources() -> str | None:
-    """The digest of this package's source; None when a file is younger than this process, and may not be what it runs."""
+def source_digest() -> str:
+    """The digest of this package's source and of the support profiles that it brings."""
     digest = hashlib.blake2b(digest_size=20)
-    for path in sorted(_PACKAGE.rglob("*.py")):
-        if path.stat().st_mtime > config.STARTED:
-            return None
+    for path in _source_files():
         digest.update(f"{path.relative_to(_PACKAGE)}\0".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def _source_files() -> list[Path]:
+    return sorted(path for path in _PACKAGE.rglob("*") if path.suffix in (".py", ".toml"))
+
+
+@functools.cache
+def _sources() -> str | None:
+    """:func:`source_digest`; None when a file is younger than this process, and may not be what it runs."""
+    young = any(path.stat().st_mtime > config.STARTED for path in _source_files())
+    return None if young else source_digest()
 
 
 def _jax_settings() -> str:

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from . import cache, compile_only, events, executables, linking, program_key
+from . import compile_only, events, executables, linking, program_key
 from .cache.key import Key
 from .dtypes import CARRIER, in_buffers
 from .errors import ShakedownError
@@ -194,9 +194,7 @@ def link_segment(
         Unusable: the bytes are no executable.
     """
     compiled, demands = linking.link(made.payload, made.note, name)
-    store = cache.current()
-    if store is not None and key is not None and made.digest:
-        store.put(key, b"", kind="trace", name=name, note={**made.note, "executable": made.digest})
+    linking.keep(key, name, made.note, made.digest)
     return _run_once(compiled, signature), demands
 
 

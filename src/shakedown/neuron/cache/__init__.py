@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from .store import Store
 
 __all__ = ["current", "directory", "explain", "misses", "stats"]
-_store: Store | None = None
-_opened_for: tuple[Any, ...] | None = None
+_stores: dict[str, tuple[tuple[Any, ...], Store]] = {}  # with the settings that each was opened by
 
 
 def directory() -> Path:
@@ -24,26 +23,24 @@ def directory() -> Path:
     return config.CACHE_DIR() / "executables"
 
 
-def current() -> Store | None:
-    """The store of this process, by today's settings; None when executables are not kept on disk."""
-    global _store, _opened_for
+def current(kind: str = "executables") -> Store | None:
+    """The store of this process for one `kind` of entries, by today's settings; None when nothing is kept on disk."""
     if not config.CACHE():
         return None
     settings = (
-        directory(),
+        config.CACHE_DIR() / kind,
         config.CACHE_MAX_SIZE() << 20,
         config.CACHE_MAX_ENTRIES(),
         config.CACHE_LOCK_TIMEOUT(),
         os.getpid(),
     )
-    if _store is None or _opened_for != settings:
+    opened_by, store = _stores.get(kind, (None, None))
+    if store is None or opened_by != settings:
         from .store import Store
 
-        _store, _opened_for = (
-            Store(settings[0], max_bytes=settings[1], max_entries=settings[2], lock_timeout=settings[3]),
-            settings,
-        )
-    return _store
+        store = Store(settings[0], max_bytes=settings[1], max_entries=settings[2], lock_timeout=settings[3])
+        _stores[kind] = settings, store
+    return store
 
 
 def stats() -> dict[str, Any]:
@@ -63,11 +60,11 @@ def stats() -> dict[str, Any]:
     for row in rows:
         if row["name"] == "refused":
             refused[row["detail"]] = refused.get(row["detail"], 0) + row["count"]
-    enabled = config.CACHE()
+    store = current()
     return {
-        "enabled": enabled,
-        "directory": str(directory()) if enabled else None,
-        "writable": enabled and (_store is None or _store.writable),
+        "enabled": store is not None,
+        "directory": None if store is None else str(store.root),
+        "writable": store is not None and store.writable,
         "hits": total("hit", "count") - total("hit", "count", "trace"),
         "misses": total("miss", "count"),
         "traces_saved": total("hit", "count", "trace"),

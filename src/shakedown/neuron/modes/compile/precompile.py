@@ -14,7 +14,6 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import functools
-import hashlib
 import inspect
 import pickle
 import platform
@@ -23,7 +22,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,7 +34,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 import shakedown
 
-from ... import config, events, profiles
+from ... import cache, config, events, profiles, program_key
 from ...cache.key import Key, differences, digest_of
 from ...cache.store import CacheWarning, Store
 from .precompile_sources import NotHere, check_sources, code_text, with_digests
@@ -48,22 +46,27 @@ ASIDE = "aside"  # in the place of an id: of another backend's function, when ou
 _local = threading.local()
 
 
+@contextmanager
+def _on_this_thread(name: str, value: Any) -> Iterator[None]:
+    before = getattr(_local, name, None)
+    setattr(_local, name, value)
+    try:
+        yield
+    finally:
+        setattr(_local, name, before)
+
+
 # --- what must be the same for an entry to be read -----------------------------------------------------------------------
 
 
 @functools.cache
 def _software() -> dict[str, str]:
     """Versions, and the device half's own source: an entry holds graphs that this source has made."""
-    root = Path(__file__).parents[2]
-    source = hashlib.sha256()
-    for path in sorted(root.rglob("*")):
-        if path.suffix in (".py", ".toml"):
-            source.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
     names = [f"{name}={version(name)}" for name in ("torch", "jax", "jaxlib")]
     python = f"{platform.python_implementation()}-{platform.python_version()}"
     return {
         "versions": " ".join([f"shakedown={shakedown.__version__}", *names, f"python={python}"]),
-        "sources": source.hexdigest()[:40],
+        "sources": program_key.source_digest(),
     }
 
 
@@ -75,19 +78,7 @@ def surroundings() -> dict[str, str]:
 
 def store() -> Store | None:
     """The directory of entries, ``precompile/`` under the caches' root; None when caches are off."""
-    if not config.CACHE():
-        return None
-    return _store_at(config.CACHE_DIR() / "precompile")
-
-
-@functools.cache
-def _store_at(root: Path) -> Store:
-    return Store(
-        root,
-        max_bytes=config.CACHE_MAX_SIZE() << 20,
-        max_entries=config.CACHE_MAX_ENTRIES(),
-        lock_timeout=config.CACHE_LOCK_TIMEOUT(),
-    )
+    return cache.current("precompile")
 
 
 # --- graphs --------------------------------------------------------------------------------------------------------------
@@ -219,17 +210,13 @@ def graph_cache(ours: bool) -> Iterator[None]:
     Its keys hold a number that each process draws anew while precompile is on, so nothing would be found; and what it
     found, it would unpickle unchecked.
     """
-    before = getattr(_local, "graphs", False)
-    _local.graphs = ours
-    try:
+    with _on_this_thread("graphs", ours):
         yield
-    finally:
-        _local.graphs = before
 
 
 def keeps_graphs() -> bool:
     """Whether AOTAutograd is at work on a graph of ours, on this thread."""
-    return getattr(_local, "graphs", False)
+    return bool(getattr(_local, "graphs", False))
 
 
 def holds_our_graphs(content: bytes) -> bool:
@@ -243,12 +230,8 @@ def holds_our_graphs(content: bytes) -> bool:
 @contextmanager
 def wrapping(context: Any) -> Iterator[None]:
     """While open, Dynamo wraps a function for `context`, in which backend and options are to be found."""
-    before = getattr(_local, "context", None)
-    _local.context = context
-    try:
+    with _on_this_thread("context", context):
         yield
-    finally:
-        _local.context = before
 
 
 def _asked_for() -> str | None:
