@@ -54,11 +54,12 @@ fuzz: $(STAMP)
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-# torch first, so that the index's default build is chosen by TORCH and not by a dependency range.
+# torch first, so that the index's default build is chosen by TORCH and not by a dependency range; and named again, so that
+# nothing that wants a newer one (torchvision does) replaces it.
 $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "shakedown needs Python 3.11 or newer: make PYTHON=python3.12 $(MAKECMDGOALS)")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet "$(TORCH)"
-	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet "$(TORCH)" --editable ".[dev]"
 	touch $(STAMP)
