@@ -4,77 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
 
-from .errors import ConfigError
+from .setting import Setting, choice, cores, count, flag, some_of
 
-T = TypeVar("T")
 STARTED = time.time()  # seconds since the epoch: this module is the first of the device's that a process loads
-
-
-def _flag(text: str) -> bool:
-    lowered = text.strip().lower()
-    if lowered in {"1", "true", "yes", "on"}:
-        return True
-    if lowered in {"0", "false", "no", "off", ""}:
-        return False
-    raise ValueError("one of 1, true, yes, on, 0, false, no, off")
-
-
-def _count(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value <= 0:
-        raise ValueError("a whole number above zero")
-    return value
-
-
-def _choice(*allowed: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in allowed:
-            raise ValueError(f"one of {', '.join(repr(a) for a in allowed)}")
-        return text
-
-    return parse
-
-
-@dataclass(frozen=True)
-class Setting(Generic[T]):
-    """One environment variable. ``setting()`` gives its value now; nothing is cached.
-
-    ``alias`` is TorchNeuron's variable of the same meaning, which counts where ours is not set; ``opposite`` one that switches
-    off what ours switches on.
-    """
-
-    name: str
-    default: T
-    parse: Callable[[str], T]
-    help: str
-    alias: str | None = None
-    opposite: str | None = None
-
-    def __call__(self) -> T:
-        for name in (self.name, self.alias, self.opposite):
-            text = None if name is None else os.environ.get(name)
-            if text is None:
-                continue
-            try:
-                value = self.parse(text)
-                return not value if name == self.opposite else value  # type: ignore[return-value]  # only flags have one
-            except ValueError as allowed:
-                raise ConfigError(f"{name}={text!r} cannot be used: it must be {allowed}") from None
-        return self.default
-
 
 DEVICE = Setting(
     "SHAKEDOWN_DEVICE",
     "auto",
-    _choice("auto", "rehearsal", "off"),
+    choice("auto", "rehearsal", "off"),
     "auto: provide the `neuron` device unless torch-neuronx is installed; rehearsal: provide it even then; off: never",
 )
 CACHE_DIR = Setting(
@@ -83,45 +22,53 @@ CACHE_DIR = Setting(
     Path,
     "directory of the caches: compiled executables in executables/, captured graphs in precompile/",
     alias="TORCH_NEURONX_NEFF_CACHE_DIR",
+    source="docs Aug, snapshot",
+    differs="the default is a directory of the user, where TorchNeuron has /tmp/neff_cache",
 )
 CACHE = Setting(
     "SHAKEDOWN_CACHE",
     True,
-    _flag,
+    flag,
     "keep compiled executables on disk between processes",
     opposite="TORCH_NEURONX_NEFF_DISABLE_CACHE",
+    source="snapshot",
 )
 CACHE_LOCK_TIMEOUT = Setting(
     "SHAKEDOWN_CACHE_LOCK_TIMEOUT",
     1200,
-    _count,
+    count,
     "seconds to wait for another process that compiles the same program, before it is compiled here as well",
     alias="TORCH_NEURONX_NEFF_CACHE_LOCK_TIMEOUT",
+    source="snapshot",
 )
 CACHE_MAX_SIZE = Setting(
     "SHAKEDOWN_CACHE_MAX_SIZE_MB",
     2048,
-    _count,
+    count,
     "MiB of executables on disk at most; the least recently used are removed above it",
     alias="NEURON_COMPILATION_CACHE_MAX_SIZE_MB",
+    source="snapshot",
+    differs="the default is a limit, where TorchNeuron has none",
 )
 CACHE_MAX_ENTRIES = Setting(
     "SHAKEDOWN_CACHE_MAX_ENTRIES",
     50_000,
-    _count,
+    count,
     "files of executables on disk at most; the least recently used are removed above it",
     alias="NEURON_COMPILATION_CACHE_MAX_ENTRIES",
+    source="snapshot",
+    differs="the default is a limit, where TorchNeuron has none",
 )
 PRECOMPILE = Setting(
     "SHAKEDOWN_PRECOMPILE",
     False,
-    _flag,
+    flag,
     "torch.compile keeps what it has traced, so that a new process runs it without tracing (docs/caches.md: what it costs)",
 )
 COMPILE_ONLY = Setting(
     "SHAKEDOWN_COMPILE_ONLY",
     False,
-    _flag,
+    flag,
     "programs are compiled and stored, and not run: values are unknown (`shakedown compile` sets it for its processes)",
 )
 PROFILE = Setting(
@@ -133,23 +80,24 @@ PROFILE = Setting(
 MAX_PLANS = Setting(
     "SHAKEDOWN_MAX_PLANS",
     4_000,
-    _count,
+    count,
     "operator programs kept in memory (about 1.2 MiB and four memory mappings each, of which Linux allows a process 65,530); "
     "the oldest half is dropped above it",
 )
 MAX_PIECES = Setting(
     "SHAKEDOWN_MAX_PIECES",
     64,
-    _count,
+    count,
     "programs at most that a graph of torch.compile is split into around operators that no program can hold; above it the "
     "graph runs operator by operator",
 )
 PRESERVE_ARTIFACTS = Setting(
     "SHAKEDOWN_PRESERVE_ARTIFACTS",
     False,
-    _flag,
+    flag,
     "torch.compile keeps files of every stage of every graph: captured graph, program, StableHLO, XLA's result, timings",
     alias="TORCH_NEURONX_PRESERVE_COMPILATION_ARTIFACTS",
+    source="docs",
 )
 DEBUG_DIR = Setting(
     "SHAKEDOWN_DEBUG_DIR",
@@ -157,79 +105,190 @@ DEBUG_DIR = Setting(
     Path,
     "directory of these files",
     alias="TORCH_NEURONX_DEBUG_DIR",
+    source="docs",
+    differs="the default is a folder of the working directory, where TorchNeuron has /tmp/neuron_backend",
 )
 STRICT_FALLBACK = Setting(
     "TORCH_NEURONX_FALLBACK_ONLY_FOR_UNIMPLEMENTED_OPS",
     False,
-    _flag,
+    flag,
     "an operator that has a lowering must not retreat to the CPU after an error; it raises instead",
+    source="article, snapshot",
 )
 ADAPTIVE = Setting(
     "SHAKEDOWN_ADAPTIVE",
     False,
-    _flag,
+    flag,
     "adaptive eager: record operators and run them in fused programs; read when Python starts",
     alias="TORCH_NEURONX_ENABLE_CONCATENATION",
+    source="snapshot",
 )
 ADAPTIVE_LENGTH = Setting(
     "SHAKEDOWN_ADAPTIVE_LENGTH",
     1024,
-    _count,
+    count,
     "operators that adaptive eager records at most before it runs them",
     alias="TORCH_NEURONX_CONCATENATION_BUFFER_SIZE_LIMIT",
+    source="snapshot",
+    lenient=("TORCH_NEURONX_CONCATENATION_BUFFER_SIZE_LIMIT",),
 )
 ADAPTIVE_MEMORY = Setting(
     "SHAKEDOWN_ADAPTIVE_MEMORY",
     256,
-    _count,
+    count,
     "MiB of results that adaptive eager records at most before it runs them",
 )
 ADAPTIVE_TIMEOUT = Setting(
     "SHAKEDOWN_ADAPTIVE_TIMEOUT",
     20,
-    _count,
+    count,
     "milliseconds without a new operator after which adaptive eager runs what it has recorded",
 )
 ADAPTIVE_STACKS = Setting(
     "SHAKEDOWN_ADAPTIVE_STACKS",
     False,
-    _flag,
+    flag,
     "adaptive eager keeps the Python line of every recorded operator, for errors and torch.neuron.adaptive.groups()",
     alias="TORCH_NEURONX_ENABLE_STACK_TRACE",
+    source="snapshot",
 )
 ADAPTIVE_SKIP = Setting(
     "SHAKEDOWN_ADAPTIVE_SKIP_INTERMEDIATES",
     True,
-    _flag,
+    flag,
     "fused programs do not return results that nothing refers to any more",
     alias="TORCH_NEURONX_APPLY_SKIP_INTERMEDIATE",
+    source="snapshot",
 )
 DEFAULT_BACKEND = Setting(
     "SHAKEDOWN_DEFAULT_BACKEND",
     "inductor",
-    _choice("inductor", "neuron"),
+    choice("inductor", "neuron"),
     "the backend of torch.compile where none is named; read when Python starts",
 )
 DISABLE_FALLBACK_EXECUTION = Setting(
     "SHAKEDOWN_DISABLE_FALLBACK_EXECUTION",
     False,
-    _flag,
+    flag,
     "torch.compile: a graph that cannot be compiled in full is an error; the option fallback_execution overrides it",
     alias="TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION",
+    source="docs",
+    differs="off by default, where TorchNeuron 2.33 documents on: a first run says all that is missing (docs/compile.md)",
 )
 RETAIN_DEVICE = Setting(
     "SHAKEDOWN_RETAIN_DEVICE",
     False,
-    _flag,
+    flag,
     "torch.compile: results go back to the device of the inputs; the option retain_device overrides it",
     alias="TORCH_NEURONX_RETAIN_DEVICE_MODE",
+    source="snapshot",
 )
 DISABLE_CPU_AUTOCOPY = Setting(
     "SHAKEDOWN_DISABLE_CPU_AUTOCOPY",
     False,
-    _flag,
+    flag,
     "torch.compile: a CPU tensor given to a compiled graph is an error instead of being copied to the device",
     alias="TORCH_NEURONX_DYNAMO_DISABLE_CPU_AUTOCOPY",
+    source="docs, snapshot",
+)
+
+
+SKIP_PRECONDITIONS = Setting(
+    "TORCH_NEURONX_SKIP_OP_PRECONDITIONS",
+    False,
+    flag,
+    "programs do not check what depends on data, such as that indices are inside their dimension, and need not be waited for; "
+    "read when a program is made. An index outside is then clamped or dropped",
+    source="snapshot",
+)
+DISABLE_MEMORY_CACHE = Setting(
+    "TORCH_NEURONX_DISABLE_NEFF_CACHE",
+    False,
+    flag,
+    "eager operators' programs are not kept in memory: each call makes its own, from the cache on disk or by compiling",
+    source="snapshot",
+)
+COMPILER_FLAGS = Setting(
+    "NEURON_CC_FLAGS",
+    "",
+    str,
+    "part of every executable's key; a flag that begins with --invalid makes compiling fail, to see what a failure does",
+    source="snapshot",
+    differs="no flag changes the code: there is no neuronx-cc here",
+)
+COMPILER_LEVEL = Setting(
+    "NEURON_COMPILER_OPT_LEVEL",
+    "",
+    str,
+    "part of every executable's key",
+    source="snapshot",
+    differs="the level changes no code: there is no neuronx-cc here",
+)
+LOGICAL_CORES = Setting(
+    "NEURON_LOGICAL_NC_CONFIG",
+    2,
+    count,
+    "physical cores that make a logical one: part of every executable's key, told by utils.get_logical_neuron_cores()",
+    source="snapshot",
+    differs="the host's processor has no such cores",
+)
+PLATFORM = Setting(
+    "SHAKEDOWN_PLATFORM_TARGET",
+    "trn2",
+    choice("trn2", "trn3"),
+    "the platform that torch_neuronx.utils.get_platform_target() names",
+)
+NUM_CORES = Setting(
+    "NEURON_RT_NUM_CORES",
+    1,
+    count,
+    "cores asked for; this process has one device whatever it says, and warns once about more",
+    source="snapshot",
+    differs="one device a process: more is a warning",
+)
+VISIBLE_CORES: Setting[tuple[int, ...]] = Setting(
+    "NEURON_RT_VISIBLE_CORES",
+    (0,),
+    cores,
+    "cores asked for, by number; whichever they are, the device is neuron:0, and more than one is a warning",
+    source="snapshot",
+    differs="one device a process: more is a warning",
+)
+DUMP = Setting(
+    "TORCH_NEURONX_DUMP_HLO_PB",
+    False,
+    flag,
+    "each program's StableHLO is written under tn_op_dumps/ as it is compiled or loaded, which is then traced first",
+    source="snapshot",
+    differs="StableHLO as text, where the name speaks of HLO protocol buffers",
+)
+DUMP_DIR = Setting(
+    "TORCH_NEURONX_DUMP",
+    Path("/tmp"),
+    Path,
+    "directory that tn_op_dumps/ is made in",
+    source="snapshot",
+)
+METRICS = Setting(
+    "TORCH_NEURONX_METRICS_ENABLED",
+    False,
+    flag,
+    "torch_neuronx.metrics collects from the device's start on",
+    source="snapshot",
+)
+METRIC_TABLES: Setting[tuple[str, ...]] = Setting(
+    "TORCH_NEURONX_ENABLED_METRIC_TABLES",
+    (),
+    some_of("graph_stats"),
+    "tables that are written when the process ends; graph_stats: what get_dynamo_metrics() returns",
+    source="snapshot",
+)
+METRICS_DIR = Setting(
+    "TORCH_NEURONX_METRICS_DIR",
+    Path("/tmp"),
+    Path,
+    "directory of metric_table_graph_stats_rank{rank}.csv",
+    source="snapshot",
 )
 
 
@@ -239,14 +298,17 @@ def environment_of_compiler() -> dict[str, str]:
     return {**os.environ, **off, DEVICE.name: "rehearsal"}
 
 
+_FLAGS = ("XLA_FLAGS", "TF_XLA_FLAGS", "LIBTPU_INIT_ARGS")
+
+
 def compiler_variables() -> list[str]:
     """The variables that XLA and its plugins read by themselves, as they are set: words of the executables' keys.
 
     What only makes XLA write files for people to read (``--xla_dump_*``) is left out.
     """
     words = []
-    for name in ("XLA_FLAGS", "TF_XLA_FLAGS", "LIBTPU_INIT_ARGS", "NEURON_CC_FLAGS"):
-        for flag in sorted(os.environ.get(name, "").split()):
-            if not flag.startswith("--xla_dump_"):
-                words.append(f"{name}:{flag}")
+    for name in (*_FLAGS, COMPILER_FLAGS.name, COMPILER_LEVEL.name, LOGICAL_CORES.name):
+        for word in sorted(os.environ.get(name, "").split()):
+            if not word.startswith("--xla_dump_"):
+                words.append(f"{name}:{word}")
     return words
