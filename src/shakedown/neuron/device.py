@@ -109,7 +109,7 @@ def register() -> None:
     """Name the device, give it its module, and open the door for operators. Called by autoload, once."""
     import sys
 
-    from . import torch_gaps
+    from . import pinned, torch_gaps
 
     adaptive.note_start()
     module = sys.modules[__name__]
@@ -120,7 +120,7 @@ def register() -> None:
         everything.fallback(sparse_door(key), key)
     everything.fallback(_nested_door, "NestedTensorPrivateUse1")
     everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    _libraries.append(everything)
+    _libraries.extend((everything, pinned.register()))
     torch_gaps.close()
     if config.DEFAULT_BACKEND() == DEVICE_NAME:
         torch_gaps.compile_with_us_by_default()
