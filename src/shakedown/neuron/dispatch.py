@@ -259,6 +259,8 @@ def _first_line(error: Exception) -> str:
 
 def _remember(operator: Operator, key: tuple[Any, ...], plan: Plan | FallbackPlan) -> None:
     global _plan_count
+    if config.DISABLE_MEMORY_CACHE():
+        return
     if _recorder is not None and type(plan) is Plan:
         plan.mark = mark_of(operator.name, key)
     operator.plans[key] = plan
