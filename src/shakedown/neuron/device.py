@@ -61,6 +61,36 @@ from .inspection import (
     use_profile as use_profile,
 )
 from .modes import adaptive
+from .random import (
+    default_generators as _default_generators,
+)
+from .random import (
+    get_rng_state as get_rng_state,
+)
+from .random import (
+    get_rng_state_all as get_rng_state_all,
+)
+from .random import (
+    initial_seed as initial_seed,
+)
+from .random import (
+    manual_seed as manual_seed,
+)
+from .random import (
+    manual_seed_all as manual_seed_all,
+)
+from .random import (
+    seed as seed,
+)
+from .random import (
+    seed_all as seed_all,
+)
+from .random import (
+    set_rng_state as set_rng_state,
+)
+from .random import (
+    set_rng_state_all as set_rng_state_all,
+)
 
 _libraries: list[torch.library.Library] = []  # a registration lives as long as its Library object
 _start_lock = threading.RLock()
@@ -240,48 +270,10 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
     return True
 
 
-def manual_seed(seed: int) -> None:
-    """Seed the device's random stream; ``torch.manual_seed`` calls this too."""
-    from . import rng
-
-    rng.seed(seed)
-
-
-def manual_seed_all(seed: int) -> None:
-    manual_seed(seed)
-
-
-def seed() -> None:
-    """Seed the device's random stream from the operating system."""
-    from . import rng
-
-    rng.seed_from_system()
-
-
-def seed_all() -> None:
-    seed()
-
-
-def initial_seed() -> int:
-    from . import rng
-
-    return rng.state()[0]
-
-
-def get_rng_state(device: Any = None) -> torch.Tensor:
-    """State of the device's random stream: 16 bytes (uint8, on the CPU), an 8-byte seed and an 8-byte offset."""
-    _index(device)
-    from . import rng
-
-    return torch.frombuffer(bytearray(rng.to_bytes()), dtype=torch.uint8)
-
-
-def set_rng_state(state: torch.Tensor, device: Any = None) -> None:
-    """Restore :func:`get_rng_state`'s 16 bytes; 8 bytes are a seed with offset 0. RuntimeError for any other size."""
-    _index(device)
-    from . import rng
-
-    rng.from_bytes(bytes(state.cpu().contiguous().view(torch.uint8).numpy()))
+def __getattr__(name: str) -> Any:
+    if name == "default_generators":  # as in torch.cuda; made when somebody asks
+        return _default_generators()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def compile_step(model: Any, loss_fn: Any, optimizer: Any, **options: Any) -> Any:

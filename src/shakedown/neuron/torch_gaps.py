@@ -85,6 +85,9 @@ def close() -> None:
     _close_forward_mode()
     _when_loaded("torch.nn.attention.flex_attention", _admit_to_flex_attention)
     _close_cache_artefacts()
+    from . import torch_gaps_random  # which uses this module
+
+    torch_gaps_random.close()
 
 
 def _close_storages() -> None:
