@@ -55,7 +55,7 @@ def test_the_example_of_an_error_prints_what_the_page_shows(tmp_path: Path) -> N
     file.write_text(script)
     done = subprocess.run(
         [sys.executable, str(file)],
-        env=environment(SHAKEDOWN_ADAPTIVE_STACKS="1"),
+        env=environment(SHAKEDOWN_STACK_TRACE="1"),
         capture_output=True,
         text=True,
         timeout=1200,

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 
 import pytest
 import torch
 
-from shakedown.neuron import events
+from shakedown.neuron import events, log
 
 
 @pytest.fixture(autouse=True)
 def _counts_of_its_own() -> None:
     events.clear()
-    if options := sys.modules.get("shakedown.neuron.modes.compile.options"):
-        options._said.clear()
+    log.forget()
 
 
 @pytest.fixture

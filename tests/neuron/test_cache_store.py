@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from shakedown.neuron import config, events
+from shakedown.neuron import config, events, log
 from shakedown.neuron.cache.entry import Unusable, header_of
 from shakedown.neuron.cache.key import Key, differences
 from shakedown.neuron.cache.nearest import explained
@@ -43,6 +43,7 @@ def store(tmp_path: Path) -> Store:
 @contextmanager
 def warned(*words: str) -> Iterator[None]:
     """One warning, which says all of `words`."""
+    log.forget()
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         yield

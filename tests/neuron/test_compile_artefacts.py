@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from shakedown.neuron.modes.compile import artefacts
-
 _STAMP = r"\d{8}_\d{6}_\d{6}"
 
 
@@ -134,7 +132,6 @@ def test_a_directory_that_cannot_be_written_is_one_warning(tmp_path, monkeypatch
     taken.write_text("a file")
     monkeypatch.setenv("SHAKEDOWN_DEBUG_DIR", str(taken))
     monkeypatch.setenv("SHAKEDOWN_PRESERVE_ARTIFACTS", "1")
-    monkeypatch.setattr(artefacts, "_warned", False)
     with pytest.warns(UserWarning, match="artefacts cannot be written to .*SHAKEDOWN_DEBUG_DIR") as said:
         gradient = train("unwritten")
     assert gradient.shape == (3, 3)

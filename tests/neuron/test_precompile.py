@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch._dynamo import package
 
-from shakedown.neuron import events
+from shakedown.neuron import events, log
 from shakedown.neuron.cache.store import CacheWarning
 from shakedown.neuron.modes.compile import precompile
 from shakedown.neuron.modes.compile.backend import neuron
@@ -145,7 +145,7 @@ def frames(tmp_path, monkeypatch):
     """Dynamo's store as it is while `function` is wrapped for our backend, with caches of its own."""
     monkeypatch.setenv("SHAKEDOWN_CACHE_DIR", str(tmp_path))
     Bomb.went_off.clear()
-    precompile._warned.clear()
+    log.forget()
     events.clear()
     with precompile.wrapping(SimpleNamespace(callback=neuron, fullgraph=False)):
         yield precompile.Frames(str(tmp_path / "pytorch"))

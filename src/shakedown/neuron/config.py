@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from .setting import Setting, choice, cores, count, flag, some_of
+from .setting import Setting, choice, cores, count, flag, level, some_of
 
 STARTED = time.time()  # seconds since the epoch: this module is the first of the device's that a process loads
 
@@ -112,8 +112,54 @@ STRICT_FALLBACK = Setting(
     "TORCH_NEURONX_FALLBACK_ONLY_FOR_UNIMPLEMENTED_OPS",
     False,
     flag,
-    "an operator that has a lowering must not retreat to the CPU after an error; it raises instead",
+    "an operator that has a lowering must not retreat to the CPU after an error; it raises instead (docs/errors.md)",
     source="article, snapshot",
+)
+FALLBACK_ENABLED = Setting(
+    "NEURON_FALLBACK_ENABLED",
+    True,
+    flag,
+    "an operator whose program could not be compiled or run is computed on the CPU; off: it raises",
+    source="snapshot",
+)
+LAUNCH_BLOCKING = Setting(
+    "NEURON_LAUNCH_BLOCKING",
+    False,
+    flag,
+    "an operator is complete when its call returns, and its errors come there; adaptive eager records nothing. Read at first use",
+    source="snapshot",
+    differs="off by default, as documented, though TorchNeuron's release builds switch it on",
+)
+ASYNC_DISPATCH = Setting(
+    "SHAKEDOWN_ASYNC_DISPATCH",
+    False,
+    flag,
+    "calls return before their program has run, as on an accelerator; small operators are slower for it. Read at first use",
+    alias="TORCH_NEURONX_ENABLE_ASYNC_NRT",
+    source="docs Aug, snapshot",
+)
+STACK_TRACE = Setting(
+    "SHAKEDOWN_STACK_TRACE",
+    False,
+    flag,
+    "errors of operators name the Python lines that called them; adaptive eager keeps the line of every recorded operator",
+    alias="TORCH_NEURONX_ENABLE_STACK_TRACE",
+    source="snapshot",
+)
+LOG_LEVEL = Setting(
+    "TORCH_NEURONX_LOG_LEVEL",
+    1,
+    level,
+    "what is logged: 0 errors, 1 warnings too, 2 also notices (each operator that falls back, once), 3 everything",
+    source="snapshot",
+    differs="1 by default, as in TorchNeuron's code; its table says 0",
+)
+LOG_FILE: Setting[Path | None] = Setting(
+    "TORCH_NEURONX_LOG_FILE",
+    None,
+    Path,
+    "file that log lines are appended to, instead of standard error",
+    source="snapshot",
 )
 ADAPTIVE = Setting(
     "SHAKEDOWN_ADAPTIVE",
@@ -143,14 +189,6 @@ ADAPTIVE_TIMEOUT = Setting(
     20,
     count,
     "milliseconds without a new operator after which adaptive eager runs what it has recorded",
-)
-ADAPTIVE_STACKS = Setting(
-    "SHAKEDOWN_ADAPTIVE_STACKS",
-    False,
-    flag,
-    "adaptive eager keeps the Python line of every recorded operator, for errors and torch.neuron.adaptive.groups()",
-    alias="TORCH_NEURONX_ENABLE_STACK_TRACE",
-    source="snapshot",
 )
 ADAPTIVE_SKIP = Setting(
     "SHAKEDOWN_ADAPTIVE_SKIP_INTERMEDIATES",

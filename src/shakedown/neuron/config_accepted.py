@@ -45,9 +45,6 @@ QUEUE_LOW = Setting(
     effect="accepted",
     lenient=("TORCH_NEURONX_CONCATENATION_QUEUE_LOW_THRESHOLD",),
 )
-ASYNC_NRT = Setting(
-    "TORCH_NEURONX_ENABLE_ASYNC_NRT", False, flag, _RUNTIME, source="docs Aug, snapshot", effect="accepted"
-)
 HOST_CC = Setting("TORCH_NEURONX_ENABLE_HOST_CC", False, flag, _RUNTIME, source="docs Aug", effect="accepted")
 RT_HOST_CC = Setting("NEURON_RT_ENABLE_HOST_CC", False, flag, _RUNTIME, source="snapshot", effect="accepted")
 COMPLEX_DECOMPOSE = Setting(

@@ -53,6 +53,13 @@ def number(text: str) -> int:
     return value
 
 
+def level(text: str) -> int:
+    """0, 1, 2 or 3"""
+    if text.strip() not in {"0", "1", "2", "3"}:
+        raise ValueError(level.__doc__)
+    return int(text)
+
+
 def choice(*allowed: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in allowed:

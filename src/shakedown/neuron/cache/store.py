@@ -22,7 +22,6 @@ import stat
 import tempfile
 import threading
 import time
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +29,7 @@ from typing import Any
 
 import filelock
 
-from .. import events
+from .. import events, log
 from .entry import Header, Kind, Unusable, encode, header_of, payload_of
 from .key import Key
 
@@ -64,7 +63,6 @@ class Store:
         self.max_bytes, self.max_entries, self.lock_timeout = max_bytes, max_entries, lock_timeout
         self.writable = True
         self.locks = True
-        self._warned: set[str] = set()
         self._guard = threading.Lock()
         self._opened = False
         self.used: set[str] = set()  # digests of what this process has found or written
@@ -392,13 +390,8 @@ class Store:
 
     def warn(self, trouble: str, text: str) -> None:
         """One warning for each sort of trouble in a process."""
-        with self._guard_of_warnings:
-            if trouble in self._warned:
-                return
-            self._warned.add(trouble)
-        warnings.warn(f"executable cache {self.root}: {text}", CacheWarning, stacklevel=3)
-
-    _guard_of_warnings = threading.Lock()
+        text = f"executable cache {self.root}: {text}"
+        log.warn_once(text, CacheWarning, key=f"{self.root}: {trouble}", stacklevel=3)
 
 
 def _opened(path: Path) -> int:

@@ -91,7 +91,7 @@ def status() -> dict[str, Any]:
 def groups() -> list[dict[str, Any]]:
     """Each distinct segment: its operators in order and how often it ran, the most often run first.
 
-    ``lines`` (where each operator was recorded) are None unless ``SHAKEDOWN_ADAPTIVE_STACKS=1``; ``first_seen`` is in
+    ``lines`` (where each operator was recorded) are None unless ``SHAKEDOWN_STACK_TRACE=1``; ``first_seen`` is in
     seconds since the epoch; ``compile_seconds`` and ``errors`` have one item for each program of the group.
     """
     if _recorder is None:

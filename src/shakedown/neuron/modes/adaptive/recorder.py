@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from ... import config, events, runtime
 from ...pending import Failed, Pending
+from ...places import line_of_caller
 from ...plan import Plan
 from .compiler import Compiler, Job
 from .cuts import Cuts
@@ -25,7 +26,6 @@ from .idle import IdleTimer
 from .interrupts import HeldBack
 from .replay import error_of
 from .segment import Entry, OperatorFailed, Segment
-from .stacks import line_of_caller
 
 # Flushes that the program itself causes happen at the same place again; these happen to it.
 _BY_CHANCE = {"timeout", "new operator", "deterministic", "profile", "reset"}
@@ -46,7 +46,7 @@ class Recorder:
         self._running = False
         self._deferred: Exception | None = None  # of a flush that nobody called
         self._most_bytes = config.ADAPTIVE_MEMORY() << 20
-        self._stacks = config.ADAPTIVE_STACKS()
+        self._stacks = config.STACK_TRACE()
         self._skips = config.ADAPTIVE_SKIP()
         self._zero = jnp.zeros((), jnp.int32)  # what seals in fused programs need
         self.cuts = Cuts(config.ADAPTIVE_LENGTH())

@@ -10,17 +10,14 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-import warnings
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ... import config
+from ... import config, log
 from .metrics import GraphMetrics, Stopwatch
-
-_warned = False
 
 
 def wanted() -> bool:
@@ -90,7 +87,4 @@ def _write(kind: str, name: str, content: str | bytes) -> None:
 
 
 def _warn(text: str) -> None:
-    global _warned
-    if not _warned:
-        _warned = True
-        warnings.warn(f"{text}. The run goes on; this is said once.", stacklevel=2)
+    log.warn_once(f"{text}. The run goes on; this is said once.", key="artefacts", stacklevel=2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -13,8 +12,7 @@ import torch
 
 from ... import config
 from ...errors import UnsupportedCompileOption
-
-_said: set[str] = set()  # each warning comes once in a process, however many graphs a model has
+from ...log import warn_once
 
 
 @dataclass(frozen=True)
@@ -36,13 +34,6 @@ class Options:
 NAMES = tuple(f.name for f in fields(Options) if f.name != "copies_cpu_inputs")
 
 
-def warn_once(message: str) -> None:
-    """Warn of `message` unless this process was told before."""
-    if message not in _said:
-        _said.add(message)
-        warnings.warn(message, stacklevel=4)
-
-
 def read(mode: str | None, given: dict[str, Any] | None, ruled: set[str]) -> Options:
     """The options for a graph: what `given` says, else the variables, else the defaults.
 
@@ -53,13 +44,13 @@ def read(mode: str | None, given: dict[str, Any] | None, ruled: set[str]) -> Opt
         ConfigError: a variable has a value that cannot be used.
     """
     if mode not in (None, "default") and "mode" not in ruled:
-        warn_once(f'backend "neuron" has only the default mode: mode={mode!r} behaves as default')
+        warn_once(f'backend "neuron" has only the default mode: mode={mode!r} behaves as default', stacklevel=3)
     if given is not None and not isinstance(given, dict):
         raise UnsupportedCompileOption(f'backend "neuron" takes options as a dict, got {type(given).__name__}')
     given = dict(given or {})
     known = {name: given.pop(name) for name in NAMES if name in given}
     if given and "options" not in ruled:
-        warn_once(_ignored(given))
+        warn_once(_ignored(given), stacklevel=3)  # once, however many graphs a model has
     for name, value in known.items():
         _check(name, value)
     if "model_name" in known:

@@ -18,7 +18,6 @@ import inspect
 import pickle
 import platform
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -34,7 +33,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 import shakedown
 
-from ... import cache, config, events, profiles, program_key
+from ... import cache, config, events, log, profiles, program_key
 from ...cache.key import Key, differences, digest_of
 from ...cache.store import CacheWarning, Store
 from .precompile_sources import NotHere, check_sources, code_text, with_digests
@@ -394,13 +393,9 @@ def _why(error: Exception) -> str:
     return str(error) if isinstance(error, (NotHere, RuntimeError)) else f"{type(error).__name__}: {error}"
 
 
-_warned: set[str] = set()
-
-
 def _warn_once(sort: str, text: str) -> None:
-    if sort not in _warned:
-        _warned.add(sort)
-        warnings.warn(f"precompile cache {config.CACHE_DIR() / 'precompile'}: {text}", CacheWarning, stacklevel=3)
+    text = f"precompile cache {config.CACHE_DIR() / 'precompile'}: {text}"
+    log.warn_once(text, CacheWarning, key=f"precompile {sort}", stacklevel=3)
 
 
 def found_id() -> str | None:

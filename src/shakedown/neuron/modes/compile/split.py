@@ -8,12 +8,10 @@ another before it. What the graph writes to its inputs is written by the last pr
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import getitem
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
@@ -24,12 +22,12 @@ from ...buffer import is_device_tensor
 from ...errors import GraphNotLowered, LoweringError, UnsupportedByProfile, UnsupportedCompileOption
 from ...graph import RANDOM_NUMBER
 from ...graph_higher_order import is_random
+from ...places import line_of_node
 from .compiled import CompiledGraph
 from .options import Options
 
 # What can pass from one program to the next, or to an operator between them.
 _VALUES = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, bool, int, float)
-_TORCH = str(Path(torch.__file__).parent)
 
 
 @dataclass(frozen=True)
@@ -169,7 +167,7 @@ _Pairs: TypeAlias = list[tuple[torch.Tensor, torch.Tensor]]
 def _refuse_sizes_of_data(module: GraphModule) -> None:
     for node in module.graph.nodes:
         if node.op == "call_function" and any(isinstance(n, torch.SymInt) for t in _leaves(node) for n in t.shape):
-            place = user_line(node)
+            place = line_of_node(node)
             raise UnsupportedCompileOption(
                 f'backend "neuron" compiles programs of fixed sizes, but the size of what {node.target} gives depends on '
                 f"data{f' (called at {place})' if place else ''}.\n"
@@ -186,18 +184,9 @@ def _leaves(node: Node) -> list[torch.Tensor]:
 
 def _outside(reasons: dict[Node, str]) -> tuple[Outside, ...]:
     return tuple(
-        Outside(str(node.target), why.removeprefix(f"{node.target}: "), user_line(node))
+        Outside(str(node.target), why.removeprefix(f"{node.target}: "), line_of_node(node))
         for node, why in reasons.items()
     )
-
-
-def user_line(node: Node) -> str:
-    """``file.py:12 (y = torch.take(x, i))``: the innermost line outside PyTorch that this node comes from."""
-    found = re.findall(r'File "([^"]+)", line (\d+).*\n\s*(.*)', node.meta.get("stack_trace") or "")
-    for file, line, code in reversed(found):
-        if not file.startswith(_TORCH):
-            return f"{file}:{line}" + (f" ({code.strip()})" if code.strip() else "")
-    return ""
 
 
 # --- pieces -----------------------------------------------------------------------------------------------------------
