@@ -47,3 +47,9 @@ def autoload() -> None:
 
     device.register()
     _loaded = True
+    if choice == "rehearsal" and _vendor_package_installed():
+        import sys
+
+        from .torchneuron.standing import RehearsalFinder
+
+        sys.meta_path.insert(0, RehearsalFinder())  # so that `import torch_neuronx` is the device's as well

@@ -100,6 +100,7 @@ _phase = NO_PHASE
 _tallies: dict[str, Tally] = {}
 _counts: dict[tuple[Kind, str, str, str], Count] = {}
 _listeners: list[Callable[[Event], None]] = []
+_of_records: list[Callable[[Event], None]] = []  # listeners to all but operators that run
 _watchers: list[Callable[[Tally], None]] = []
 _ran: Kind = "execute"  # what a drained tally counts
 listening = False  # read on the hot path: true while any listener is subscribed
@@ -125,7 +126,7 @@ def record(
         found.count += 1
         found.seconds += duration_ns / 1e9
         found.nbytes += nbytes
-    if listening:
+    if listening or _of_records:
         emit(Event(kind, name, _phase, start_ns, duration_ns, nbytes, detail))
 
 
@@ -133,6 +134,9 @@ def emit(event: Event) -> None:
     """Hand `event` to every listener, in the order of subscription."""
     for listener in tuple(_listeners):
         listener(event)
+    if event.kind != "execute":
+        for listener in tuple(_of_records):
+            listener(event)
 
 
 def emit_execute(name: str, start_ns: int) -> None:
@@ -178,17 +182,21 @@ def _set_phase(name: str) -> None:
 
 
 @contextmanager
-def subscribe(listener: Callable[[Event], None]) -> Iterator[None]:
-    """Call `listener` with each :class:`Event` while the context is open. It must not run device operators."""
+def subscribe(listener: Callable[[Event], None], *, executed: bool = True) -> Iterator[None]:
+    """Call `listener` with each :class:`Event` while the context is open. It must not run device operators.
+
+    Without `executed` it hears of everything but operators that run, which then cost no more than when nobody listens.
+    """
     global listening
+    chosen = _listeners if executed else _of_records
     with _lock:
-        _listeners.append(listener)
-        listening = True
+        chosen.append(listener)
+        listening = bool(_listeners)
     try:
         yield
     finally:
         with _lock:
-            _listeners.remove(listener)
+            chosen.remove(listener)
             listening = bool(_listeners)
 
 

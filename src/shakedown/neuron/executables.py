@@ -25,10 +25,11 @@ import jax
 import numpy as np
 from jax._src import compilation_cache
 
-from . import cache, config, events
+from . import cache, config, dump, events
 from .cache.entry import Unusable
 from .cache.key import Key, digest_of
 from .cache.store import CacheWarning, Store
+from .errors import ShakedownError
 
 # (sizes, dtype, whether it is weakly typed) of one input
 Aval: TypeAlias = tuple[tuple[int, ...], np.dtype[Any], bool]
@@ -133,6 +134,9 @@ def _obtain(
     """In the place of JAX's function: the loaded executable of `computation`."""
     assert _original is not None
     module = str(computation.operation.attributes["sym_name"]).strip('"')
+    if module in _names:
+        dump.stablehlo(_names[module], computation)
+        _refuse_invalid_flags(_names[module])
     store = cache.current()
     # What several devices run, or what calls back into Python, cannot be kept. Other people's computations go to the cache
     # that they have chosen, or into ours.
@@ -153,6 +157,17 @@ def _obtain(
     with store.lock(key.digest, made.name):
         found = made.found(store, key)  # whoever held the lock, or had it just before, may have compiled it
         return made.compiled(store, key) if found is None else found
+
+
+def _refuse_invalid_flags(name: str) -> None:
+    """What TorchNeuron's own tests do to see a compilation fail: a flag that no compiler knows.
+
+    Raises:
+        ShakedownError: ``NEURON_CC_FLAGS`` has a flag that begins with ``--invalid``.
+    """
+    flag = next((f for f in config.COMPILER_FLAGS().split() if f.startswith("--invalid")), None)
+    if flag is not None:
+        raise ShakedownError(f"COMPILATION FAILED: {name}: {config.COMPILER_FLAGS.name} has the flag {flag}")
 
 
 @dataclass(frozen=True)
@@ -280,16 +295,16 @@ def _without_dumps(options: Any) -> bytes:
     return options.SerializeAsString()
 
 
-@functools.cache
 def surroundings(client: Any) -> dict[str, str]:
-    """The parts of a key that are the same for all programs of a process."""
+    """The parts of a key that do not depend on the program."""
+    return {"versions": _versions(client), "flags": " ".join(config.compiler_variables()) or "none", "host": host()}
+
+
+@functools.cache
+def _versions(client: Any) -> str:
     import jaxlib
 
-    return {
-        "versions": f"jax={jax.__version__} jaxlib={jaxlib.__version__} pjrt={'_'.join(client.platform_version.split())}",
-        "flags": " ".join(config.compiler_variables()) or "none",
-        "host": host(),
-    }
+    return f"jax={jax.__version__} jaxlib={jaxlib.__version__} pjrt={'_'.join(client.platform_version.split())}"
 
 
 @functools.cache

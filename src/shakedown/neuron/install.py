@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import torch
 
-from . import autocast, config, dispatch, manual, profiles, runtime
+from . import autocast, config, config_listing, dispatch, log, manual, metric_tables, metrics, profiles, runtime
 from .device import sparse_door
 from .lowering import load as load_lowerings
 from .lowering import registry
@@ -21,6 +21,8 @@ _library: torch.library.Library | None = None  # a registration lives as long as
 def install() -> None:
     """Start the runtime, load the lowerings, and give each lowered operator and its variants a kernel of their own."""
     global _library
+    config_listing.start(log.logger("config").debug)
+    metric_tables.at_exit()
     runtime.start()
     os.register_at_fork(after_in_child=dispatch.forget_in_child)
     if adaptive.enabled():
@@ -41,6 +43,8 @@ def install() -> None:
     autocast.register(_library)
     _doors_of_compressed(_library)
     profiles.activate(profile)
+    if config.METRICS():
+        metrics.set_enabled(True)
 
 
 def _doors_of_compressed(library: torch.library.Library) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import cache, events, executables
+from . import cache, config, events, executables
 from .cache.entry import Unusable
 from .cache.key import Key
 from .executables import Aval
@@ -142,7 +142,7 @@ class Runner:
 def look_up(key: Key, name: str) -> tuple[Any, list[Demand], str] | None:
     """The executable that tracing the program of `key` once led to: (``jax.stages.Compiled``, demands, where it was)."""
     store = cache.current()
-    if store is None:
+    if store is None or config.DUMP():  # what is linked without tracing has no StableHLO to show
         return None
     start_ns = time.perf_counter_ns()
     entry = store.get(key.digest)

@@ -62,7 +62,8 @@ def key_of_parts(what: Any, signature: Sequence[Aval], settings: str) -> Key | N
             "program": digest_of(text.encode()),
             "options": settings,
             "sources": sources,
-            "tracing": f"torch={torch.__version__} default={torch.get_default_dtype()} jax={_jax_settings()}",
+            "tracing": f"torch={torch.__version__} default={torch.get_default_dtype()} jax={_jax_settings()}"
+            + (" unchecked" if config.SKIP_PRECONDITIONS() else ""),
             "device": f"{device.device_kind} x1",
             **executables.surroundings(device.client),
         }

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from importlib import metadata, util
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from ..evidence.identity import Family, FamilyWord
 
@@ -20,6 +20,9 @@ MODULE = "torch_neuronx"
 # Signs of the legacy product: what it is built on, and the folder of its implementation of PyTorch/XLA's operators.
 _LEGACY_REQUIREMENTS = ("torch-xla", "libneuronxla")
 _LEGACY_FOLDER = PurePosixPath(MODULE, "xla_impl")
+_OURS = (
+    Path(__file__).parents[3] / f"{MODULE}.py"
+)  # this package's own module of that name, which steps aside for AWS's
 # Signs of the native one: it registers the device with `import torch`, and a backend with torch.compile.
 _NATIVE_GROUPS = ("torch.backends", "torch_dynamo_backends")
 
@@ -101,11 +104,12 @@ def by_behaviour(environment: Mapping[str, str]) -> tuple[FamilyWord | None, lis
 
 
 def _findable(module: str) -> bool:
-    """Whether `module` could be imported, without importing it."""
+    """Whether `module` could be imported, without importing it. The rehearsal's ``torch_neuronx``, ours, is no sign of anything."""
     try:
-        return module in sys.modules or util.find_spec(module) is not None
+        spec = util.find_spec(module)
     except (ImportError, ValueError):
         return False
+    return spec is not None and spec.origin != str(_OURS)
 
 
 def _disagreement(installed: str, acting: str | None, environment: Mapping[str, str]) -> str:

@@ -1,0 +1,29 @@
+"""Files of each program's StableHLO, for people to read (``TORCH_NEURONX_DUMP_HLO_PB``)."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import warnings
+from typing import Any
+
+from . import config
+
+_number = itertools.count()
+
+
+def stablehlo(name: str, computation: Any) -> None:
+    """Write the module `computation` of the program `name` as ``tn_op_dumps/{pid}_{number}_{name}.mlir``.
+
+    Costs one look at a variable where no dump is asked for. A file that cannot be written is a warning.
+    """
+    if not config.DUMP():
+        return
+    folder = config.DUMP_DIR() / "tn_op_dumps"
+    plain = "".join(c if c.isalnum() or c in "._-" else "_" for c in name)[:120]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{os.getpid()}_{next(_number):05}_{plain}.mlir"
+        path.write_text(f"{computation.operation}\n")
+    except OSError as error:
+        warnings.warn(f"StableHLO cannot be written to {folder}: {error}", stacklevel=2)

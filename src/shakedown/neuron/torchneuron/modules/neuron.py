@@ -1,0 +1,7 @@
+"""``torch_neuronx.neuron`` is the device's module, ``torch.neuron``."""
+
+import sys
+
+import torch
+
+sys.modules[__name__] = torch.neuron
