@@ -83,10 +83,11 @@ def close() -> None:
     _close_module_apply()
     _close_printing()
     _close_forward_mode()
-    _when_loaded("torch.nn.attention.flex_attention", _admit_to_flex_attention)
+    when_loaded("torch.nn.attention.flex_attention", _admit_to_flex_attention)
     _close_cache_artefacts()
-    from . import torch_gaps_random  # which uses this module
+    from . import torch_gaps_profiler, torch_gaps_random  # the latter uses this module
 
+    torch_gaps_profiler.close()
     torch_gaps_random.close()
 
 
@@ -271,7 +272,7 @@ def _close_cache_artefacts() -> None:
         setattr(Manager, name, staticmethod(function))
 
 
-def _when_loaded(name: str, patch: Callable[[Any], None]) -> None:
+def when_loaded(name: str, patch: Callable[[Any], None]) -> None:
     """Call `patch` with the module `name` once it is there: ``import torch`` need not import it for that."""
     if name in sys.modules:
         patch(sys.modules[name])
@@ -306,7 +307,7 @@ def _when_loaded(name: str, patch: Callable[[Any], None]) -> None:
 
 def compile_with_us_by_default() -> None:
     """Make the device's backend the one that ``torch.compile`` takes where none is named; Dynamo is not imported for it."""
-    _when_loaded("torch._dynamo.backends.registry", lambda module: module.set_default_backend(DEVICE_NAME))
+    when_loaded("torch._dynamo.backends.registry", lambda module: module.set_default_backend(DEVICE_NAME))
 
 
 def _admit_to_flex_attention(module: Any) -> None:
