@@ -344,9 +344,9 @@ def test_options_and_inputs_are_part_of_the_key_and_explained(store: Store) -> N
 
 def test_flags_versions_and_processor_are_parts_of_every_key(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     client = executables.device().client
-    before = executables.surroundings.__wrapped__(client)
+    before = executables.surroundings_of_process.__wrapped__(client)
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=/tmp/somewhere --xla_cpu_enable_fast_math=true")
-    after = executables.surroundings.__wrapped__(client)
+    after = executables.surroundings_of_process.__wrapped__(client)
     assert after.pop("flags") == "XLA_FLAGS:--xla_cpu_enable_fast_math=true"
     before.pop("flags")
     assert before == after

@@ -336,16 +336,17 @@ def environment_of_compiler() -> dict[str, str]:
     return {**os.environ, **off, DEVICE.name: "rehearsal"}
 
 
-_FLAGS = ("XLA_FLAGS", "TF_XLA_FLAGS", "LIBTPU_INIT_ARGS")
+OF_XLA = ("XLA_FLAGS", "TF_XLA_FLAGS", "LIBTPU_INIT_ARGS")  # read by XLA and its plugins themselves, once
+OF_NEURONX_CC = (COMPILER_FLAGS.name, COMPILER_LEVEL.name, LOGICAL_CORES.name)  # no compiler reads them here
 
 
-def compiler_variables() -> list[str]:
-    """The variables that XLA and its plugins read by themselves, as they are set: words of the executables' keys.
+def compiler_variables(*names: str) -> list[str]:
+    """What the variables `names` say to a compiler, as they are set: words of the executables' keys.
 
     What only makes XLA write files for people to read (``--xla_dump_*``) is left out.
     """
     words = []
-    for name in (*_FLAGS, COMPILER_FLAGS.name, COMPILER_LEVEL.name, LOGICAL_CORES.name):
+    for name in names:
         for word in sorted(os.environ.get(name, "").split()):
             if not word.startswith("--xla_dump_"):
                 words.append(f"{name}:{word}")

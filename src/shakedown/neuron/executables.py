@@ -297,14 +297,21 @@ def _without_dumps(options: Any) -> bytes:
 
 def surroundings(client: Any) -> dict[str, str]:
     """The parts of a key that do not depend on the program."""
-    return {"versions": _versions(client), "flags": " ".join(config.compiler_variables()) or "none", "host": host()}
+    own = config.compiler_variables(*config.OF_NEURONX_CC)
+    fixed = surroundings_of_process(client)
+    return {**fixed, "flags": " ".join(own) if own and fixed["flags"] == "none" else " ".join([fixed["flags"], *own])}
 
 
 @functools.cache
-def _versions(client: Any) -> str:
+def surroundings_of_process(client: Any) -> dict[str, str]:
+    """Those that are the same as long as the process lives: XLA reads its flags once."""
     import jaxlib
 
-    return f"jax={jax.__version__} jaxlib={jaxlib.__version__} pjrt={'_'.join(client.platform_version.split())}"
+    return {
+        "versions": f"jax={jax.__version__} jaxlib={jaxlib.__version__} pjrt={'_'.join(client.platform_version.split())}",
+        "flags": " ".join(config.compiler_variables(*config.OF_XLA)) or "none",
+        "host": host(),
+    }
 
 
 @functools.cache

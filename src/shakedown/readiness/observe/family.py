@@ -104,11 +104,11 @@ def by_behaviour(environment: Mapping[str, str]) -> tuple[FamilyWord | None, lis
 
 
 def _findable(module: str) -> bool:
-    """Whether `module` could be imported, without importing it. The rehearsal's ``torch_neuronx``, ours, is no sign of anything."""
+    """Whether `module` could be imported, without importing it. Our own rehearsal of ``torch_neuronx`` does not count."""
     try:
         spec = util.find_spec(module)
     except (ImportError, ValueError):
-        return False
+        return module in sys.modules
     return spec is not None and spec.origin != str(_OURS)
 
 
