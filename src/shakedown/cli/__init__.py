@@ -18,6 +18,7 @@ from . import (
     cache,
     compare,
     compile,
+    env,
     judge,
     ledger,
     ops,
@@ -71,6 +72,7 @@ app.command()(bisect.bisect)
 app.command()(bundle.bundle)
 app.command()(selftest.selftest)
 app.command()(scan.scan)
+app.command()(env.env)
 app.command()(shapes.shapes)
 app.command()(payback.payback)
 app.command()(price.price)
