@@ -34,7 +34,7 @@ def close() -> None:
         return type.__call__(cls, *args, **kwargs)
 
     metaclass.__call__ = call
-    (getattr(torch_gaps, "when_loaded", None) or torch_gaps._when_loaded)("torch._dynamo.variables.builder", _show_to_dynamo)
+    torch_gaps.when_loaded("torch._dynamo.variables.builder", _show_to_dynamo)
 
 
 def _show_to_dynamo(module: Any) -> None:
