@@ -6,6 +6,7 @@ Everything that computes goes through a plan. These cannot, because their result
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -171,8 +172,9 @@ def _to_copy(
 def _local_scalar_dense(self: torch.Tensor) -> Any:
     if self.numel() != 1:
         raise RuntimeError(f"a Tensor with {self.numel()} elements cannot be converted to Scalar")
+    start_ns = time.perf_counter_ns()
     value = to_host(self, "value read").item()
-    events.record("synchronize", "item")
+    events.record("synchronize", "item", start_ns=start_ns, duration_ns=time.perf_counter_ns() - start_ns)
     return value
 
 

@@ -122,12 +122,13 @@ class Recorder:
             self.cuts.restart()
             self.flushes[reason] += 1
             self._running = True
-            how = "failed"
+            how, start_ns = "failed", time.perf_counter_ns()
             try:
                 how = self._run(entries, first, lines)
             finally:
                 self._running = False
-                events.record("flush", reason, detail=how)
+                took = time.perf_counter_ns() - start_ns
+                events.record("flush", reason, start_ns=start_ns, duration_ns=took, detail=how)
 
     def _flush_idle(self) -> None:
         with self._lock:

@@ -1,0 +1,250 @@
+"""What the device did while one profile ran: heard from the event stream, and told in the profiler's clock afterwards."""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from .. import events, log
+from ..modes import adaptive
+from .clock import Bracket, Clock, Span, fit, mark, time_of_day
+from .frames import Frames, Taker, written
+from .neuron_config import KINDS, NeuronConfig, ProfileMode
+from .sampler import Sampler
+
+DEVICE_TIME = frozenset({"execute", "transfer"})  # what counts as the device's time; the rest is what the runtime did
+_NOT_SHOWN = frozenset({"cache", "precompile", "unknown", "compile-only"})
+_FUSED = "adaptive::"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The call of an operator that caused something: its name, when (ns) and on which thread of the system it was made."""
+
+    name: str
+    start: int
+    end: int
+    thread: int
+    frames: Frames = ()
+
+    @property
+    def stack(self) -> list[str]:
+        return written(self.frames)
+
+
+@dataclass(slots=True)
+class DeviceEvent:
+    """One event of the device, in ns of the profiler's clock.
+
+    ``calls`` are what caused it: one call in eager execution, all members of a fused program of adaptive eager.
+    """
+
+    kind: str
+    name: str
+    start: int
+    end: int
+    thread: int
+    calls: tuple[Call, ...]
+    nbytes: int = 0
+    detail: str = ""
+    phase: str = ""
+    core: int = 0
+    stream: int = 0
+
+    @property
+    def title(self) -> str:
+        """The name in tables and traces: of a program that runs its own, of anything else what was done to it."""
+        return self.name if self.kind in ("execute", "other", self.name) else f"{self.kind} {self.name}"
+
+    @property
+    def timed(self) -> bool:
+        """Whether it is time of the device, and not of the runtime."""
+        return self.kind in DEVICE_TIME
+
+
+@dataclass(slots=True)
+class _Heard:
+    event: events.Event
+    at: int  # ns, when it was heard
+    thread: int
+    frames: Frames
+    calls: tuple[_Called, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Called:
+    name: str
+    at: int
+    thread: int
+    frames: Frames
+
+
+@dataclass
+class Session:
+    """Listens from :meth:`start` to :meth:`stop`; :meth:`told` gives the events."""
+
+    config: NeuronConfig | None = None
+    with_stack: bool = False
+    memory: bool = False
+    dropped: int = 0
+    clock: Clock | None = None
+    sampler: Sampler | None = None
+    _heard: list[_Heard] = field(default_factory=list)
+    _called: deque[_Called] = field(default_factory=deque)
+    _brackets: list[list[Bracket]] = field(default_factory=list)
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _taker: Taker | None = None
+    _told: list[DeviceEvent] | None = None
+
+    def start(self) -> None:
+        """Listen, and put marks into the profile, which is running by now."""
+        self._taker = Taker() if self.with_stack else None
+        config = self.config
+        self._kinds = frozenset().union(*KINDS.values()) if config is None else config.kinds
+        self._cores = None if config is None else config.cores
+        self._most = None if config is None else config.max_events_per_nc
+        self._counts: dict[int, int] = {}
+        modes = [] if config is None else config.modes
+        if ProfileMode.CPU_UTIL in modes or ProfileMode.HOST_MEMORY in modes:
+            self.sampler = Sampler(processor=ProfileMode.CPU_UTIL in modes, memory=ProfileMode.HOST_MEMORY in modes)
+            self._stack.enter_context(self.sampler)
+        self._fallback = time_of_day()
+        self._brackets.append(mark())
+        if adaptive.enabled():  # operators run later than they are called
+            self._stack.enter_context(events.watch(self._note_call))
+        self._stack.enter_context(events.subscribe(self._hear))
+
+    def finish(self) -> None:
+        """Have the device do what it has been given, so that it belongs to the profile. Raises what the device raises."""
+        from .. import device
+
+        before = len(self._heard)
+        device.synchronize()
+        asked_here = [h for h in self._heard[before:] if h.event.kind == "synchronize"]
+        self._heard[before:] = [h for h in self._heard[before:] if h not in asked_here[-1:]]
+
+    def stop(self) -> None:
+        """Listen no more; the profile is still running."""
+        self._stack.close()
+        self._brackets.append(mark())
+        if self.dropped:
+            log.warn_once(
+                f"the profile holds the first {self._most} events of each core; {self.dropped} more were dropped "
+                "(max_events_per_nc)"
+            )
+
+    # --- listening ------------------------------------------------------------------------------------------------------
+
+    def _note_call(self, tally: events.Tally) -> None:
+        if tally.detail != events.COMPOSITE:
+            frames = () if self._taker is None else self._taker.take()
+            self._called.append(_Called(tally.name, time.perf_counter_ns(), threading.get_native_id(), frames))
+
+    def _hear(self, event: events.Event) -> None:
+        kind = event.kind
+        calls: tuple[_Called, ...] = ()
+        if self._called:
+            calls = self._causes(event)
+        if kind in _NOT_SHOWN or (kind == "memory" and not self.memory):
+            return
+        if _kind_of(event) not in self._kinds:
+            return
+        core = getattr(event, "device", 0)
+        if self._cores is not None and core not in self._cores:
+            return
+        if self._most is not None:
+            seen = self._counts[core] = self._counts.get(core, 0) + 1
+            if seen > self._most:
+                self.dropped += 1
+                return
+        frames = () if self._taker is None or calls else self._taker.take()
+        self._heard.append(_Heard(event, time.perf_counter_ns(), threading.get_native_id(), frames, calls))
+
+    def _causes(self, event: events.Event) -> tuple[_Called, ...]:
+        """The calls that adaptive eager recorded and that `event` is the execution of. They run in the order of their calls."""
+        called = self._called
+        if event.kind == "flush":  # everything that was recorded before has run, or never will
+            while called and called[0].at < event.start_ns:
+                called.popleft()
+        elif event.kind == "execute":
+            if event.name.startswith(_FUSED):
+                found = tuple(called)
+                called.clear()
+                return found
+            for place, call in enumerate(called):
+                if call.name == event.name:
+                    for _ in range(place + 1):
+                        called.popleft()
+                    return (call,)
+        return ()
+
+    # --- telling --------------------------------------------------------------------------------------------------------
+
+    def settle(self, spans: Iterable[Span]) -> Clock:
+        """Fit the clock, from where the profile has the marks; once."""
+        if self.clock is None:
+            self.clock = fit(self._brackets, list(spans)) or self._fallback
+        return self.clock
+
+    def told(self) -> list[DeviceEvent]:
+        """The events in the order in which they began. After :meth:`settle`."""
+        if self._told is None:
+            assert self.clock is not None
+            convert, made = self.clock.convert, []
+            for heard in self._heard:
+                event = heard.event
+                start = event.start_ns or heard.at
+                end = start + event.duration_ns
+                called = heard.calls or (_Called(event.name, 0, heard.thread, heard.frames),)
+                calls = tuple(
+                    Call(c.name, convert(c.at or start), convert(c.at or end), c.thread, c.frames) for c in called
+                )
+                made.append(
+                    DeviceEvent(
+                        _kind_of(event),
+                        event.name if _kind_of(event) != "other" else f"{event.kind} {event.name}",
+                        convert(start),
+                        convert(end),
+                        heard.thread,
+                        calls,
+                        event.nbytes,
+                        event.detail,
+                        event.phase,
+                        getattr(event, "device", 0),
+                        getattr(event, "stream", 0),
+                    )
+                )
+            _without_compiling(made)
+            self._told = sorted(made, key=lambda e: (e.start, -e.end))
+        return self._told
+
+
+def _kind_of(event: events.Event) -> str:
+    kind = event.kind
+    if kind == "compile":
+        return "compile" if event.detail in ("compiled", "background") else "load"
+    return kind if kind in KINDS[ProfileMode.RUNTIME] or kind == "execute" else "other"
+
+
+def _without_compiling(found: list[DeviceEvent]) -> None:
+    """The first run of a program begins where its program was there: not before it was traced, and compiled or loaded."""
+    made: dict[int, list[tuple[int, int]]] = {}
+    for event in found:
+        if event.kind in ("trace", "compile", "load"):
+            made.setdefault(event.thread, []).append((event.end, event.start))
+    for intervals in made.values():
+        intervals.sort()
+    for event in found:
+        if event.kind == "execute" and event.thread in made:
+            intervals = made[event.thread]
+            place = bisect_right(intervals, (event.end, event.end)) - 1
+            if place >= 0 and intervals[place][0] > event.start:
+                event.start = intervals[place][0]
+                if len(event.calls) == 1 and event.calls[0].end == event.end:
+                    call = event.calls[0]
+                    event.calls = (Call(call.name, event.start, call.end, call.thread, call.frames),)
