@@ -2,7 +2,8 @@
 
 A storage of this device has an address that is only a unique number, never dereferenced, and a Python attribute
 ``buffer``: the value, a one-dimensional ``jax.Array`` holding the storage's elements in order. PyTorch keeps the attribute as
-long as the C++ storage lives, so the value's life is the storage's: no side table, no finalizer.
+long as the C++ storage lives, so the value's life is the storage's: no side table. Beside it hangs what counts the storage's
+end (:mod:`.ledger`).
 
 Tensors are made through DLPack's extension device, which PyTorch maps to PrivateUse1: one C call sets storage, dtype,
 sizes and strides. A :class:`Template` holds the DLPack structure of one layout and re-uses it for every tensor of it.
@@ -11,12 +12,14 @@ sizes and strides. A :class:`Template` holds the DLPack structure of one layout 
 from __future__ import annotations
 
 import ctypes
-import itertools
+import operator
 import threading
 from functools import cache
 from typing import Any, TypeAlias
 
 import torch
+
+from .ledger import freed, ledger, life_of
 
 _Size: TypeAlias = tuple[int, ...]
 DEVICE = torch.device("neuron", 0)
@@ -61,25 +64,37 @@ _CODES = {  # DLDataTypeCode of DLPack 1.1
 }
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype, _new_capsule.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-_rename_capsule = ctypes.pythonapi.PyCapsule_SetName
-_rename_capsule.restype, _rename_capsule.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.c_char_p)
+# Called for every tensor: given what ctypes need not convert, and without looking at the result, it takes half the time.
+_rename_capsule = ctypes.pythonapi["PyCapsule_SetName"]
+_rename_capsule.restype = None
 _keep_forever = ctypes.pythonapi.Py_IncRef
 _keep_forever.restype, _keep_forever.argtypes = None, (ctypes.py_object,)
 _FRESH = b"dltensor"  # the name under which PyTorch accepts a capsule; it renames a consumed one
+_FRESH_NAME = ctypes.c_char_p(_FRESH)
 _from_dlpack = torch._C._from_dlpack
 
 _SLOT = 1 << 20
-_small_addresses = itertools.count(1 << 44, _SLOT)  # next() on it is atomic, so small storages need no lock
+_small_addresses = iter(range(1 << 44, 1 << 62, _SLOT))  # next() on it is atomic, so small storages need no lock
 _large_next = 1 << 62
+_large_count = 0
 _large_lock = threading.Lock()
 
 
 def _large_address(nbytes: int) -> int:
-    global _large_next
+    global _large_next, _large_count
     with _large_lock:
         address = _large_next
+        _large_count += 1
         _large_next += -(-nbytes // _SLOT) * _SLOT
     return address
+
+
+_EVERY_SMALL_ADDRESS = operator.length_hint(_small_addresses)
+
+
+def addresses() -> int:
+    """How many storages there ever were, empty ones included."""
+    return _EVERY_SMALL_ADDRESS - operator.length_hint(_small_addresses) + _large_count
 
 
 def storage_nbytes(dtype: torch.dtype, size: _Size, stride: _Size) -> int:
@@ -92,15 +107,16 @@ def storage_nbytes(dtype: torch.dtype, size: _Size, stride: _Size) -> int:
 class Template:
     """The layout of a fresh tensor: dtype, sizes and strides at offset 0 of a storage of just the size needed."""
 
-    __slots__ = ("_idle", "dtype", "large", "nbytes", "size", "stride")
+    __slots__ = ("_idle", "dtype", "large", "life", "nbytes", "size", "stride")
 
     def __init__(self, dtype: torch.dtype, size: _Size, stride: _Size) -> None:
         self.dtype, self.size, self.stride = dtype, size, stride
         self.nbytes = storage_nbytes(dtype, size, stride)
         self.large = self.nbytes > _SLOT
-        self._idle: list[tuple[Any, Any]] = []
+        self.life = life_of(self.nbytes)
+        self._idle: list[tuple[Any, Any, Any]] = []
 
-    def _capsule(self) -> tuple[Any, Any]:
+    def _capsule(self) -> tuple[Any, Any, Any]:
         ndim = len(self.size)
         managed = _DLManagedTensor()
         tensor = managed.dl_tensor
@@ -111,21 +127,35 @@ class Template:
         tensor.strides = (ctypes.c_int64 * max(ndim, 1))(*self.stride)
         # PyTorch looks into the structure for a deleter when the storage dies, which may be after this module is gone.
         _keep_forever(managed)
-        return _new_capsule(ctypes.addressof(managed), _FRESH, None), tensor
+        capsule = _new_capsule(ctypes.addressof(managed), _FRESH, None)
+        return capsule, ctypes.py_object(capsule), tensor
 
     def new(self, value: Any) -> torch.Tensor:
         """A tensor of this layout over a fresh storage whose buffer is `value` (``jax.Array[nbytes / itemsize]``)."""
         idle = self._idle
         try:
             # A structure serves one tensor at a time; list.pop and list.append are atomic, so threads cannot share one.
-            capsule, tensor = idle.pop()
-            _rename_capsule(capsule, _FRESH)
+            entry = idle.pop()
+            _rename_capsule(entry[1], _FRESH_NAME)
         except IndexError:
-            capsule, tensor = self._capsule()
+            entry = self._capsule()
+        capsule, _, tensor = entry
         tensor.data = _large_address(self.nbytes) if self.large else next(_small_addresses)
         made = _from_dlpack(capsule)
-        idle.append((capsule, tensor))
-        made.untyped_storage().buffer = value
+        idle.append(entry)
+        storage = made.untyped_storage()
+        storage.buffer = value
+        nbytes = self.nbytes
+        if nbytes:
+            total = ledger.allocated = ledger.allocated + nbytes
+            storage.life = self.life()  # nothing may be called before this, which takes back what was just added
+            if total > ledger.mark:  # perhaps more than ever: what was freed since is not in the mark
+                held = total - freed()
+                if held > ledger.peak:
+                    ledger.peak = held
+                ledger.mark = total - held + ledger.peak
+        else:
+            ledger.empty += 1
         return made
 
 

@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from .setting import Setting, choice, cores, count, flag, level, some_of
+from .setting import Setting, choice, cores, count, flag, level, size, some_of
 
 STARTED = time.time()  # seconds since the epoch: this module is the first of the device's that a process loads
 
@@ -183,6 +183,13 @@ ADAPTIVE_MEMORY = Setting(
     256,
     count,
     "MiB of results that adaptive eager records at most before it runs them",
+)
+MEMORY_LIMIT: Setting[int | None] = Setting(
+    "SHAKEDOWN_MEMORY_LIMIT",
+    None,
+    size,
+    "bytes that tensors on the device may take at most (24GiB); a request above it raises torch.OutOfMemoryError. Read at first "
+    "use; torch.neuron.set_memory_limit changes it",
 )
 ADAPTIVE_TIMEOUT = Setting(
     "SHAKEDOWN_ADAPTIVE_TIMEOUT",

@@ -17,7 +17,10 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 from . import cache as cache  # torch.neuron.cache
 from . import config
+from . import memory as memory  # torch.neuron.memory
+from . import profiling as profiling  # torch.neuron.profiling
 from .autoload import DEVICE_NAME
+from .device_properties import DeviceProperties, properties_of
 from .inspection import (  # torch.neuron.get_fallback_ops, ...
     clear_op_tracking as clear_op_tracking,
 )
@@ -60,6 +63,9 @@ from .inspection import (
 from .inspection import (
     use_profile as use_profile,
 )
+from .kernels import nki_op as nki_op
+from .kernels import wrap_nki as wrap_nki
+from .memory import *  # noqa: F403  # torch.neuron.memory_allocated, ...: the names in its __all__
 from .modes import adaptive
 from .random import (
     default_generators as _default_generators,
@@ -91,6 +97,7 @@ from .random import (
 from .random import (
     set_rng_state_all as set_rng_state_all,
 )
+from .streams import *  # noqa: F403  # torch.neuron.Stream, Event, ...: all that it lists
 
 _libraries: list[torch.library.Library] = []  # a registration lives as long as its Library object
 _start_lock = threading.RLock()
@@ -169,12 +176,19 @@ def is_initialized() -> bool:
 
 
 def init() -> None:
-    """Start the runtime now instead of on first use."""
+    """Start the runtime now instead of on first use.
+
+    Raises:
+        RuntimeError: it was running when this process was forked, and cannot run here.
+    """
     _start()
+    if _is_in_bad_fork():
+        from . import runtime
+
+        runtime.check_process()
 
 
-def _lazy_init() -> None:
-    _start()
+_lazy_init = init
 
 
 def _is_in_bad_fork() -> bool:
@@ -182,10 +196,12 @@ def _is_in_bad_fork() -> bool:
 
 
 def device_count() -> int:
+    """Devices of this process: one, with the number 0."""
     return 1
 
 
 def current_device() -> int:
+    """The number of the device that this thread has chosen: 0, since there is no other."""
     return 0
 
 
@@ -200,22 +216,35 @@ def _index(device: Any) -> int:
     if isinstance(device, int):
         index = device
     else:
-        parsed = torch.device(device)
+        try:
+            parsed = torch.device(device)
+        except RuntimeError as error:  # a string that is no device
+            raise ValueError(f"expected a {DEVICE_NAME} device, got {device!r}: {error}") from None
         if parsed.type != DEVICE_NAME:
             raise ValueError(f"expected a {DEVICE_NAME} device, got {parsed}")
         index = parsed.index or 0
-    if index != 0:
-        raise ValueError(f"invalid device index {index}: this process has {device_count()} {DEVICE_NAME} device(s)")
+    if not 0 <= index < device_count():
+        raise ValueError(
+            f"Device index {index} is out of range: this process has {device_count()} {DEVICE_NAME} device(s), numbered from 0"
+        )
     return index
 
 
 def set_device(device: Any) -> None:
-    """Make `device` current; only ``0`` exists in this process. Raises ValueError otherwise."""
+    """Make `device`, a number or a device, this thread's current one; None changes nothing. There is no other than 0.
+
+    Raises:
+        ValueError: there is no such device, or it is of another type.
+    """
     _index(device)
 
 
 class device:
-    """Context manager that makes a device current and restores the previous one."""
+    """Context manager that makes a device current and restores the previous one.
+
+    Raises:
+        ValueError: there is no such device, or it is of another type.
+    """
 
     def __init__(self, device: Any) -> None:
         self.idx = _index(device)
@@ -228,7 +257,17 @@ class device:
 
 
 def get_device_name(device: Any = None) -> str:
+    """``neuron:0``. ValueError for a device that is not there."""
     return f"{DEVICE_NAME}:{_index(device)}"
+
+
+def get_device_properties(device: Any = None) -> DeviceProperties:
+    """Name and memory of a device. ValueError for a device that is not there, or of another type."""
+    return properties_of(_index(device))
+
+
+def _sleep(cycles: int) -> None:
+    """Does nothing: the device has no kernel that only takes time."""
 
 
 def device_kind() -> str:
@@ -240,7 +279,11 @@ def device_kind() -> str:
 
 
 def synchronize(device: Any = None) -> None:
-    """Wait until all work queued on the device has finished."""
+    """Wait until all work queued on the device, on any stream, has finished.
+
+    Raises:
+        Exception: the first error of an operator that ran after its call had returned (docs/errors.md).
+    """
     _index(device)
     if is_initialized():
         from . import runtime

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-# The last four are about torch.compile: an operator that a graph was split around, and what Dynamo decided.
+# split, break, recompile and limit are about torch.compile: an operator that a graph was split around, and what Dynamo decided.
+# memory comes only while somebody asks for it (:func:`.memory.telling`).
 Kind = Literal[
     "execute",
     "fallback",
@@ -32,6 +33,7 @@ Kind = Literal[
     "break",
     "recompile",
     "limit",
+    "memory",
 ]
 NO_PHASE = ""
 DECOMPOSED = "decomposed"  # detail of an operator that runs through PyTorch's decomposition, as one program

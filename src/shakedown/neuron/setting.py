@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -93,6 +94,22 @@ def cores(text: str) -> tuple[int, ...]:
     if not found or min(found) < 0 or len(set(found)) != len(found):
         raise ValueError("numbers of cores and ranges of them, such as 0 or 0,2-4")
     return tuple(found)
+
+
+_BYTES = (
+    {"": 1, "b": 1}
+    | {f"{p}b": 1000**n for n, p in enumerate("kmgt", 1)}
+    | {f"{p}ib": 1024**n for n, p in enumerate("kmgt", 1)}
+)
+
+
+def size(text: str) -> int:
+    """bytes, such as 25769803776, 24GiB or 1.5 GB"""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
+    value = int(float(found[1]) * _BYTES.get(found[2], 0)) if found else 0
+    if value <= 0:
+        raise ValueError("bytes above zero, such as 25769803776, 24GiB or 1.5 GB")
+    return value
 
 
 _KINDS: dict[Any, str] = {
