@@ -78,6 +78,7 @@ def test_the_device_module():
         "support_of",
         "synchronize",
         "use_profile",
+        "wrap_nki",
     } <= set(dir(torch.neuron))
 
 

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
+from ..nki import nki_op as nki_op
+from ..nki import wrap_nki as wrap_nki
 from . import cache as cache  # torch.neuron.cache
 from . import config
 from . import memory as memory  # torch.neuron.memory
@@ -63,8 +65,6 @@ from .inspection import (
 from .inspection import (
     use_profile as use_profile,
 )
-from .kernels import nki_op as nki_op
-from .kernels import wrap_nki as wrap_nki
 from .memory import *  # noqa: F403  # torch.neuron.memory_allocated, ...: the names in its __all__
 from .modes import adaptive
 from .random import (

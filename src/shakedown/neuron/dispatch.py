@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from . import config, events, fallback, lazy, profiles, rng, runtime, transfer
 from .buffer import DEVICE
-from .errors import LoweringError
+from .errors import KernelError, LoweringError
 from .lowering import registry
 from .modes.adaptive.cuts import mark_of
 from .operators import Operator, Role, qualified_name
@@ -228,6 +228,8 @@ def _first_call(
             start_ns = time.perf_counter_ns()
             buffers = plan.run(*inputs)
             plan.guard()
+        except KernelError:
+            raise  # the CPU has the same kernel
         except LoweringError as error:
             reason = error.reason
         except Exception as error:

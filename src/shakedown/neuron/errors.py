@@ -4,6 +4,7 @@ ShakedownError
 ├── ConfigError            a variable or argument of ours has a value we cannot use
 │   └── ProfileError           a support profile cannot be found, or its file is wrong
 ├── DeviceConflict         the device name is taken by another package
+├── KernelError            a custom kernel does not accept its arguments, or does not do what was said of it
 ├── LoweringError          an operator has no StableHLO form for these arguments: the caller falls back to the CPU
 ├── UnsupportedByProfile   the active support profile refuses what was asked for
 ├── UnsupportedCompileOption   torch.compile was asked for what the backend refuses
@@ -34,6 +35,10 @@ class ProfileError(ConfigError):
 
 class DeviceConflict(ShakedownError):
     """Another package has registered the ``neuron`` device, or PrivateUse1 under another name."""
+
+
+class KernelError(ShakedownError):
+    """A custom kernel failed while it was traced. The message names kernel, arguments, the user's line and the reason."""
 
 
 class LoweringError(ShakedownError):

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from . import compile_only, config, graph_higher_order
 from .buffer import is_device_tensor, storage_nbytes
-from .errors import LoweringError, UnsupportedByProfile, said_by
+from .errors import KernelError, LoweringError, UnsupportedByProfile, said_by
 from .graph_higher_order import is_random
 from .lowering import registry
 from .lowering.checks import require
@@ -135,7 +135,7 @@ class GraphLowering:
         """The node's value; whatever goes wrong names the node. (As in eager execution, a lowering may have a gap.)"""
         try:
             return self._node(node, env)
-        except UnsupportedByProfile:
+        except (KernelError, UnsupportedByProfile):
             raise
         except LoweringError as error:
             error.node = node  # of this graph, where a graph within it has blamed one of its own

@@ -27,6 +27,7 @@ from torch.fx.immutable_collections import immutable_list
 from . import config, executables
 from .cache.key import Key, digest_of
 from .executables import Aval
+from .kernels.lowered import BodyLowering, KernelLowering
 from .lowering import registry
 from .program import Program, Ref, Step
 from .views import View
@@ -150,6 +151,8 @@ def _function(function: Any, name: str) -> str:
     """A function by name, when the name leads back to it and its source is ours."""
     if isinstance(function, functools.partial):
         return f"partial({_function(function.func, name)},{_text(function.args)},{_text(function.keywords)})"
+    if isinstance(function, (KernelLowering, BodyLowering)):
+        return function.text() or _obscure()
     if _is_lowering(function, name):
         return f"lowering:{name}" if _is_ours(function) else _obscure()
     module, path = getattr(function, "__module__", None), getattr(function, "__qualname__", "")

@@ -51,6 +51,7 @@ class Lowering:
 _lowerings: dict[OpOverload, Lowering] = {}
 _composites: dict[OpOverload, Callable[..., Any]] = {}
 _of_libraries: dict[str, Callable[..., Any]] = {}  # by schema, since the operator may not exist yet
+_of_kernels: dict[OpOverload, Lowering] = {}  # of operators that the user makes
 
 
 def overload(name: str) -> OpOverload:
@@ -158,9 +159,16 @@ def lower_custom(schema: str) -> Callable[[Callable[..., Any]], Callable[..., An
     return register
 
 
+def lower_kernel(
+    op: OpOverload, fn: Callable[..., Any], *, static: tuple[str, ...] = (), takes_outputs: bool = False
+) -> None:
+    """Register the lowering of an operator that the user has made (:mod:`..kernels`)."""
+    _of_kernels[op] = Lowering(op, fn, {name: lambda _: True for name in static}, takes_outputs=takes_outputs)
+
+
 def lowering_of(op: OpOverload) -> Lowering | None:
     """The lowering registered for just this overload."""
-    found = _lowerings.get(op)
+    found = _lowerings.get(op) or _of_kernels.get(op)
     if found is None and op.namespace != "aten" and (custom := _of_libraries.get(str(op._schema))) is not None:
         return Lowering(op, custom, {})
     return found

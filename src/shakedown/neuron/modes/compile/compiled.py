@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ... import config, events, profiles, rng, runtime
 from ...buffer import Template, storage_nbytes, template
-from ...errors import LoweringError, said_by
+from ...errors import KernelError, LoweringError, said_by
 from ...graph import GraphLowering
 from ...graph_higher_order import is_random
 from ...lowering.checks import Demand
@@ -215,7 +215,8 @@ class CompiledGraph:
     def _blame(self, error: Exception) -> NoReturn:
         """Raise `error` of a first run: as a LoweringError that names the node, if it came from tracing a lowering."""
         step = getattr(error, "failing_step", None)
-        if step is None or (config.STRICT_FALLBACK() and not isinstance(error, LoweringError)):
+        strict = config.STRICT_FALLBACK() and not isinstance(error, LoweringError)
+        if step is None or strict or isinstance(error, KernelError):
             raise error
         node = self.origin(step)
         if isinstance(error, LoweringError):
