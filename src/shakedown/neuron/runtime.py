@@ -30,7 +30,7 @@ import torch
 
 from . import compile_only, events, executables, linking, program_key
 from .cache.key import Key
-from .dtypes import CARRIER, in_buffers
+from .dtypes import CARRIER, in_buffers, to_torch
 from .errors import ShakedownError
 from .executables import Aval
 from .lowering.checks import Demand
@@ -207,6 +207,22 @@ def _run_once(run: Callable[..., Any], signature: Sequence[Aval]) -> Callable[..
         blanks = [np.zeros(shape, dtype) for shape, dtype, _ in signature]
         run(*(blank.item() if weak else jnp.asarray(blank) for blank, (_, _, weak) in zip(blanks, signature)))
     return run
+
+
+def host_function(run: Callable[..., Sequence[Array]]) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
+    """`run`, a function on arrays, for tensors of the CPU: compiled by XLA for the CPU, whatever the device is."""
+    jitted = jax.jit(run, compiler_options=_OPTIONS["graph"])
+
+    def call(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        arrays = [_array_of(t.detach().resolve_conj().resolve_neg().contiguous()) for t in tensors]
+        with jax.default_device(jax.local_devices(backend="cpu")[0]):
+            made = [np.asarray(a) for a in jitted(*arrays)]
+        found = [torch.empty(a.shape, dtype=to_torch(a.dtype)) for a in made]
+        for tensor, array in zip(found, made):
+            ctypes.memmove(tensor.data_ptr(), np.ascontiguousarray(array).ctypes.data, array.nbytes)
+        return found
+
+    return call
 
 
 # --- counting -----------------------------------------------------------------------------------------------------------
