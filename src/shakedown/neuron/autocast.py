@@ -1,18 +1,21 @@
 """``torch.autocast("neuron")``: which operators compute in the lower precision and which in float32, as CUDA's autocast does.
 
 The lists are PyTorch's own (ATen/autocast_mode.h, the ``AT_FORALL_...`` macros that every device shares), which only C++ can
-read. PyTorch calls these kernels while autocast is on and passes them by otherwise, so that it costs nothing when it is off.
-Unlike on CUDA, a weight is cast anew by each operator that reads it; a captured graph casts it once.
+read; whole recurrent layers join them, as cuDNN's do on CUDA. PyTorch calls these kernels while autocast is on and passes
+them by otherwise, so that it costs nothing when it is off. A weight is cast once in an outermost region (:class:`_Casts`).
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 import torch
 
+from . import torch_gaps_random
 from .autoload import DEVICE_NAME
+from .pending import Pending
 
 OpOverload: TypeAlias = torch._ops.OpOverload
 
@@ -26,6 +29,7 @@ LOWER_PRECISION = _names("""
     conv_transpose3d.input convolution prelu addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm
     chain_matmul linalg_multi_dot _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell
     rnn_relu_cell _scaled_dot_product_flash_attention scaled_dot_product_attention
+    lstm.input lstm.data gru.input gru.data rnn_tanh.input rnn_tanh.data rnn_relu.input rnn_relu.data
 """)
 FLOAT32 = _names("""
     acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar pow.Tensor_Tensor
@@ -78,9 +82,52 @@ def _tensors(tree: Any) -> Iterable[torch.Tensor]:
             yield from _tensors(item)
 
 
+class _Casts:
+    """Weights in the lower precision, kept until the outermost region of autocast ends: what CUDA's cache of casts holds.
+
+    As there, a weight is a float32 leaf that requires a gradient, and ``cache_enabled=False`` passes the cache by. A cast is
+    taken again while the weight's value is the one that was cast, however it may have been written since, and only where
+    gradients are recorded as they were when it was made: CUDA's asks for neither. Nothing is kept while a transform of
+    ``torch.func`` or a mode that watches operators is active, since both must see each cast.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[Any, ...], tuple[torch.Tensor, Callable[[], Any], torch.Tensor]] = {}
+        self.clear = self._kept.clear
+
+    def of(self, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """`weight`, which requires a gradient, in `dtype`."""
+        if (
+            not torch.is_autocast_cache_enabled()
+            or weight.dtype is not torch.float32
+            or dtype is not torch.get_autocast_dtype(DEVICE_NAME)
+            or not weight.is_leaf
+            or weight._is_view()
+            or torch._C._len_torch_dispatch_stack()
+            or torch._C._functorch.peek_interpreter_stack() is not None
+        ):
+            return weight.to(dtype)
+        buffer = getattr(weight.untyped_storage(), "buffer", None)  # none has a fake tensor that a trace goes by
+        key = id(weight), dtype, torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        found = self._kept.get(key)
+        if found is not None and found[1]() is buffer:
+            return found[2]
+        cast = weight.to(dtype)
+        if buffer is not None:
+            # A strong reference would keep the old value of a weight that is written. What is only recorded has none.
+            value = (lambda: buffer) if type(buffer) is Pending else weakref.ref(buffer)
+            self._kept[key] = (weight, value, cast)  # the weight too, so that its id stays its own
+        return cast
+
+
+_casts = _Casts()
+
+
 def _cast(tree: Any, dtype: torch.dtype) -> Any:
     if _eligible(tree):
-        return tree if tree.dtype is dtype else tree.to(dtype)
+        if tree.dtype is dtype:
+            return tree
+        return _casts.of(tree, dtype) if tree.requires_grad else tree.to(dtype)
     if isinstance(tree, (list, tuple)):
         return type(tree)(_cast(item, dtype) for item in tree)
     return tree
@@ -148,3 +195,4 @@ def register(library: torch.library.Library) -> None:
     kernels[torch.ops.aten.binary_cross_entropy.default] = _banned
     for op, kernel in kernels.items():
         library.impl(op, kernel, "AutocastPrivateUse1")
+    torch_gaps_random.clear_casts_with(_casts.clear)

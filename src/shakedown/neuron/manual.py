@@ -18,7 +18,7 @@ from .dispatch import program_kernel, put_kernel
 from .dtypes import to_torch
 from .lowering import registry
 from .pending import Pending
-from .transfer import adopt, empty, set_storage, to_device, to_host
+from .transfer import adopt, check_device, empty, set_storage, to_device, to_host
 
 OpOverload: TypeAlias = torch._ops.OpOverload
 _CPU_KEY = torch._C.DispatchKey.CPU
@@ -63,6 +63,28 @@ def _dtype(dtype: torch.dtype | None) -> torch.dtype:
     return torch.get_default_dtype() if dtype is None else dtype
 
 
+def _fills() -> bool:
+    """Whether new memory is to show that nobody has written it (torch.utils.deterministic.fill_uninitialized_memory)."""
+    return torch._C._get_deterministic_algorithms() and torch._C._get_deterministic_fill_uninitialized_memory()
+
+
+def _mark(new: torch.Tensor) -> torch.Tensor:
+    """`new` filled as PyTorch fills uninitialised memory: NaN, or the largest integer of its type."""
+    if new.dtype is torch.bool:
+        return new.fill_(True)
+    return new.fill_(
+        float("nan") if new.dtype.is_floating_point or new.dtype.is_complex else torch.iinfo(new.dtype).max
+    )
+
+
+def _uninitialised(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    made = empty(size, stride, dtype)
+    if made.numel() and _fills():
+        length = storage_nbytes(dtype, size, stride) // dtype.itemsize
+        made.untyped_storage().buffer = _mark(empty((length,), (1,), dtype)).untyped_storage().buffer
+    return made
+
+
 @_kernel("empty.memory_format")
 def _empty(
     size: list[int],
@@ -75,8 +97,9 @@ def _empty(
 ) -> torch.Tensor:
     if pin_memory:
         raise RuntimeError("Only dense CPU tensors can be pinned")
+    check_device(device)
     like = torch.empty(size, dtype=_dtype(dtype), device="meta", memory_format=memory_format or torch.contiguous_format)
-    return empty(tuple(like.shape), tuple(like.stride()), like.dtype)
+    return _uninitialised(tuple(like.shape), tuple(like.stride()), like.dtype)
 
 
 @_kernel("empty_strided")
@@ -91,8 +114,9 @@ def _empty_strided(
 ) -> torch.Tensor:
     if pin_memory:
         raise RuntimeError("Only dense CPU tensors can be pinned")
+    check_device(device)
     like = torch.empty_strided(size, stride, dtype=_dtype(dtype), device="meta")
-    return empty(tuple(like.shape), tuple(like.stride()), like.dtype)
+    return _uninitialised(tuple(like.shape), tuple(like.stride()), like.dtype)
 
 
 def _run(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
@@ -158,6 +182,7 @@ def _to_copy(
     if type(self) is not torch.Tensor and torch.nn.parameter.is_lazy(self):
         with torch._C.DisableTorchFunctionSubclass():
             self = self.detach()  # a parameter that refuses to be asked for its sizes, which are those of nothing
+    check_device(device)
     if not is_device_tensor(self):  # the dispatcher chose us for the device argument
         if self.device.type != "cpu":
             raise RuntimeError(f"cannot copy a {self.device} tensor to {DEVICE}: move it to the CPU first")
@@ -176,6 +201,13 @@ def _local_scalar_dense(self: torch.Tensor) -> Any:
     value = to_host(self, "value read").item()
     events.record("synchronize", "item", start_ns=start_ns, duration_ns=time.perf_counter_ns() - start_ns)
     return value
+
+
+@_kernel("record_stream")
+def _record_stream(self: torch.Tensor, s: Any) -> None:
+    """Nothing: a value lives as long as a program that reads it runs, whatever stream it was queued on."""
+    if s.device.type != DEVICE.type:
+        raise RuntimeError(f"expected a stream of device {DEVICE.type!r}, got one of {s.device}")
 
 
 @_kernel("set_.source_Storage_storage_offset")
@@ -221,6 +253,8 @@ def _resize(self: torch.Tensor, size: list[int], *, memory_format: torch.memory_
         old = storage.nbytes() // self.dtype.itemsize
         if old:
             grown[:old].copy_(set_storage(empty((0,), (1,), self.dtype), storage, 0, (old,), (1,)))
+        if old < length and _fills():
+            _mark(grown[old:])
         storage = grown.untyped_storage()
     return set_storage(self, storage, offset, shape, stride)
 

@@ -1,7 +1,9 @@
-"""Patches of torch for random numbers: ``torch.Generator`` of the device, which PyTorch asks of a device's C++."""
+"""Patches of torch for random numbers and autocast: what PyTorch asks of a device's C++, or keeps in its own."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -56,3 +58,15 @@ def _show_to_dynamo(module: Any) -> None:
         return found
 
     builder._type_dispatch = classmethod(table)
+
+
+def clear_casts_with(clear: Callable[[], None]) -> None:
+    """Call `clear` too when PyTorch clears the casts that its C++ keeps: at the end of an outermost region of autocast."""
+    original = torch.clear_autocast_cache
+
+    @functools.wraps(original)
+    def clear_autocast_cache() -> None:
+        clear()
+        original()
+
+    torch.clear_autocast_cache = clear_autocast_cache

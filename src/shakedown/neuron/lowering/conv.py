@@ -11,12 +11,15 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax.numpy as jnp
+import torch
 from jax import lax
 
 from ..errors import LoweringError
 from .common import Array, opmath
+from .metas import meta
 from .registry import lower
 from .windows import UNROLLED, per_dim
 
@@ -214,6 +217,19 @@ def convolution_backward(
     if output_mask[2]:
         grad_bias = grad.sum(axis=(0, *range(2, grad.ndim)))
     return grad_input, grad_weight, grad_bias
+
+
+@meta("convolution_overrideable")
+def _overrideable_meta(*args: Any) -> torch.Tensor:
+    return torch.ops.aten.convolution(*args)
+
+
+@meta("convolution_backward_overrideable")
+def _overrideable_backward_meta(
+    grad_output: torch.Tensor, input: torch.Tensor, weight: torch.Tensor, *settings: Any
+) -> tuple[torch.Tensor, ...]:
+    channels = grad_output.shape[1]
+    return torch.ops.aten.convolution_backward(grad_output, input, weight, [channels], *settings)
 
 
 @lower("convolution_backward_overrideable")
