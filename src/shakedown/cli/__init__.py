@@ -19,6 +19,7 @@ from . import (
     compare,
     compile,
     env,
+    exec,
     judge,
     ledger,
     ops,
@@ -67,6 +68,7 @@ app.command()(report.report)
 app.command()(compare.compare)
 app.command()(compare.junit)
 app.command()(schema.schema)
+app.command("exec", context_settings=exec.CONTEXT)(exec.exec_)
 app.command()(parity.parity)
 app.command()(bisect.bisect)
 app.command()(bundle.bundle)

@@ -53,3 +53,8 @@ def autoload() -> None:
         from .torchneuron.standing import RehearsalFinder
 
         sys.meta_path.insert(0, RehearsalFinder())  # so that `import torch_neuronx` is the device's as well
+    root = config.EXEC()
+    if root is not None:
+        from ..exec import inside
+
+        inside.begin(root)

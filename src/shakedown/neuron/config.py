@@ -335,12 +335,19 @@ METRICS_DIR = Setting(
     "directory of metric_table_graph_stats_rank{rank}.csv",
     source="snapshot",
 )
+EXEC: Setting[Path | None] = Setting(
+    "SHAKEDOWN_EXEC",
+    None,
+    Path,
+    "directory that `shakedown exec` sets for its processes: what they are asked for, and where they leave their reports",
+)
 
 
 def environment_of_compiler() -> dict[str, str]:
     """What the process that compiles for this one starts with: the same, but it records nothing itself."""
     off = {name: "0" for name in (ADAPTIVE.name, ADAPTIVE.alias) if name is not None}
-    return {**os.environ, **off, DEVICE.name: "rehearsal"}
+    rest = {name: text for name, text in os.environ.items() if name != EXEC.name}
+    return {**rest, **off, DEVICE.name: "rehearsal"}
 
 
 OF_XLA = ("XLA_FLAGS", "TF_XLA_FLAGS", "LIBTPU_INIT_ARGS")  # read by XLA and its plugins themselves, once

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-_NOT_THE_USERS = (_TORCH, os.path.dirname(__file__) + os.sep)
+_HERE = os.path.dirname(__file__)
+_NOT_THE_USERS = (_TORCH, _HERE + os.sep, os.path.join(os.path.dirname(_HERE), "exec") + os.sep)  # exec: its redirections
 _MOST = 20  # frames
 
 

@@ -1,0 +1,45 @@
+"""What the command and the script's processes agree on: a directory, named in one variable, and the files in it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+FILE = "job.json"
+
+# What became of a use of CUDA. redirected: it went to the device. ignored: it means nothing there and was accepted. answered: a
+# question about CUDA, and what it was told. not redirected: it cannot be; it raised, or stays as it is.
+Outcome = Literal["redirected", "ignored", "answered", "not redirected"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be done inside the script's processes. ``root`` is the directory for their reports."""
+
+    root: str
+    redirect_cuda: bool = False
+    default_device: bool = False
+
+    def write(self) -> None:
+        (Path(self.root) / FILE).write_text(json.dumps(asdict(self)))
+
+
+def read(root: Path) -> Job:
+    """The job in the directory `root`.
+
+    Raises:
+        OSError, ValueError, TypeError: it is not there, or not one of ours.
+    """
+    return Job(**json.loads((root / FILE).read_text()))
+
+
+def report_of(root: Path, pid: int) -> Path:
+    """Where process `pid` leaves its report."""
+    return root / f"{pid}.report.json"
+
+
+def started_by(root: Path, pid: int) -> Path:
+    """The mark that process `pid` has the device: a process that dies leaves this and no report."""
+    return root / f"{pid}.started"

@@ -1,0 +1,114 @@
+"""The lines of the script that named CUDA: where, what stood there, what became of it, how often."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import threading
+from dataclasses import asdict, dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+
+from .job import Outcome
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_HERE = os.path.dirname(__file__) + os.sep
+_STANDARD = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
+_LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
+_ranks: dict[str, int] = {}
+
+
+@dataclass(frozen=True)
+class Place:
+    """One line. ``rule`` is the id of the rule of ``shakedown scan`` that finds the same in the source, where there is one."""
+
+    file: str
+    line: int
+    call: str
+    became: str
+    outcome: Outcome
+    rule: str
+    library: bool
+
+
+_lock = threading.Lock()
+_counts: dict[Place, int] = {}
+
+
+def _rank(file: str) -> int:
+    """0: the script's own code; 1: an installed library; 2: PyTorch, Python or this package."""
+    found = _ranks.get(file)
+    if found is None:
+        if file.startswith((_TORCH, _OURS, "<")):
+            found = 2
+        elif file.startswith(_LIBRARIES):
+            found = 1
+        else:
+            found = 2 if file.startswith(_STANDARD) else 0
+        _ranks[file] = found
+    return found
+
+
+def is_script(file: str) -> bool:
+    """Whether `file` is the script's own code, and not a library's, PyTorch's or Python's."""
+    return _rank(file) == 0
+
+
+def is_ours(file: str) -> bool:
+    """Whether `file` belongs to ``shakedown exec``."""
+    return file.startswith(_HERE)
+
+
+def _lines(frame: FrameType | None) -> list[tuple[str, int]]:
+    """File and line of the frames from the innermost on. What Dynamo evaluates while it reads a function is that function's."""
+    lines: list[tuple[str, int]] = []
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "run" and frame.f_globals.get("__name__") == "torch._dynamo.symbolic_convert":
+            context = torch._guards.TracingContext.try_get()
+            if context is not None:
+                stack = torch._guards.TracingContext.extract_stack()
+                return lines + [(one.filename, one.lineno or 0) for one in reversed(stack)]
+        lines.append((code.co_filename, frame.f_lineno))
+        frame = frame.f_back
+    return lines
+
+
+def asked_by_torch(depth: int = 2) -> bool:
+    """Whether the caller's caller is PyTorch's own code, which is told the truth about CUDA."""
+    frame = sys._getframe(depth)
+    name = str(frame.f_globals.get("__name__", ""))
+    # Dynamo evaluates questions that the code it reads would ask; those are not PyTorch's own.
+    return name.startswith("torch.") and not name.startswith("torch._dynamo.variables")
+
+
+def note(call: str, became: str, outcome: Outcome = "redirected", rule: str = "") -> None:
+    """Count one more use of CUDA, at the innermost line of the script's own code, or of a library where there is none."""
+    lines = _lines(sys._getframe(1))
+    best = min(range(len(lines)), key=lambda i: (_rank(lines[i][0]), i), default=None)
+    file, line = ("", 0) if best is None or _rank(lines[best][0]) == 2 else lines[best]
+    place = Place(file, line, call, became, outcome, rule, bool(file) and _rank(file) == 1)
+    with _lock:
+        _counts[place] = _counts.get(place, 0) + 1
+
+
+def rows() -> list[dict[str, Any]]:
+    """All places as plain values, by file and line."""
+    with _lock:
+        found = list(_counts.items())
+    return [asdict(place) | {"count": count} for place, count in sorted(found, key=lambda one: _order(one[0]))]
+
+
+def _order(place: Place) -> tuple[bool, str, int, str]:
+    return place.library, place.file, place.line, place.call
+
+
+def forget() -> None:
+    """A forked process counts its own."""
+    global _lock
+    _lock = threading.Lock()
+    _counts.clear()
