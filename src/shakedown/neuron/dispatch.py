@@ -216,6 +216,7 @@ def _first_call(
 ) -> Any:
     """Build the plan of a new key and run it; or decide on the CPU, remember that, and run there."""
     runtime.check_process()
+    transfer.check_device(kwargs.get("device"))
     if _recorder is not None:
         inputs = _let_alone(None, inputs)
     profile = profiles.active

@@ -28,6 +28,7 @@ class Pending:
 
     flush: Callable[[str], None]  # runs everything recorded, for a reason; set by the recorder
     arrived: Callable[[int], None] | None = None  # told of each upload's bytes; set by the recorder
+    trouble = False  # an operator failed in a flush that nobody called: the error waits for whoever reads a value
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -59,4 +60,6 @@ def value_of(storage: torch.UntypedStorage, reason: str) -> Any:
 
     `reason` is what the flush is called when adaptive eager has to run what it recorded: ``value read``, ``transfer``...
     """
+    if Pending.trouble:
+        Pending.flush(reason)
     return settled(storage.buffer, reason)

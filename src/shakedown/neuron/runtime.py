@@ -9,16 +9,19 @@ XLA options, each with its reason:
   polynomial stands for a function.
 - ``xla_disable_hlo_passes=cse_barrier_expander`` for segments: XLA for CPUs removes optimisation barriers before it fuses
   operators; with barriers in place an operator of a segment is compiled as it is alone.
-- ``jax_cpu_enable_async_dispatch=False``: on the CPU plugin a small call costs a third when it completes on return.
+- ``jax_cpu_enable_async_dispatch=False``: on the CPU plugin a small call costs a third when it completes on return
+  (``SHAKEDOWN_ASYNC_DISPATCH`` switches it on).
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import sys
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -28,10 +31,10 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from . import compile_only, events, executables, linking, program_key
+from . import compile_only, config, events, executables, linking, program_key
 from .cache.key import Key
 from .dtypes import CARRIER, in_buffers, to_torch
-from .errors import ShakedownError
+from .errors import ShakedownError, said_by
 from .executables import Aval
 from .lowering.checks import Demand
 
@@ -41,6 +44,8 @@ _SHARED_ZEROS_LIMIT = 1 << 20  # bytes: zero buffers up to this size are made on
 
 _device: Any = None
 _forked = False
+asynchronous = False  # whether calls return before their program has run
+_blocking = False  # they would, and are to be waited for
 
 
 def mark_forked() -> None:
@@ -67,13 +72,15 @@ def check_process() -> None:
 
 def start() -> None:
     """Configure JAX and take its default device. Called before the first program; once it has worked, it does nothing."""
-    global _device
+    global _device, asynchronous, _blocking
     if _device is not None:
         return
     jax.config.update("jax_enable_x64", True)
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    jax.config.update("jax_cpu_enable_async_dispatch", config.ASYNC_DISPATCH())
     jax.monitoring.register_event_duration_secs_listener(_on_duration)
     _device = jax.devices()[0]
+    asynchronous = _device.platform != "cpu" or config.ASYNC_DISPATCH()
+    _blocking = asynchronous and config.LAUNCH_BLOCKING()
     compile_only.start()
     executables.use(_device)
     executables.install()
@@ -110,7 +117,20 @@ def compile(run: Callable[..., Any], name: str, *, holds: _Holds, donate: Sequen
     settings = _settings(holds, donate)
     jitted = _jitted(run, name, holds, donate)
     made = linking.Runner(name, run, jitted, lambda given: program_key.key_of(run, given, settings)).callable()
-    return compile_only.hollow(made, _shaped) if compile_only.on else made
+    if compile_only.on:
+        return compile_only.hollow(made, _shaped)
+    return _awaited(made) if _blocking else made
+
+
+def _awaited(run: Any) -> Callable[..., Any]:
+    """`run`, which returns when its results are there, and raises where computing them fails."""
+
+    @functools.wraps(run)
+    def call(*inputs: Array) -> Any:
+        return jax.block_until_ready(run(*inputs))
+
+    call.runner = run.runner  # type: ignore[attr-defined]
+    return call
 
 
 def _jitted(run: Callable[..., Any], name: str, holds: _Holds, donate: Sequence[int]) -> Any:
@@ -388,10 +408,65 @@ def synchronize(reason: str) -> None:
     if compile_only.on:
         return
     start_ns = time.perf_counter_ns()
-    jax.effects_barrier()
-    # Execution on one device is in order: a computation dispatched now ends after all before it.
-    jax.block_until_ready(jax.device_put(np.zeros((), np.int32), _device) + 0)
+    if not asynchronous:
+        jax.effects_barrier()
+    jax.block_until_ready(_last())
     events.record("synchronize", reason, start_ns=start_ns, duration_ns=time.perf_counter_ns() - start_ns)
+    if asynchronous:
+        _raise_first_failure()
+
+
+def _last() -> Array:
+    """A value that is there once everything dispatched so far has finished: one device executes in order."""
+    return jax.device_put(np.zeros((), np.int32), _device) + 0
+
+
+def token() -> Array | None:
+    """What :func:`finished` and :func:`wait_for` ask of what is dispatched so far; None where all of it has finished."""
+    return _last() if asynchronous and not (_blocking or compile_only.on) else None
+
+
+def finished(token: Array) -> bool:
+    return token.is_ready()
+
+
+def wait_for(token: Array) -> None:
+    jax.block_until_ready(token)
+
+
+_known_to_fail: dict[int, weakref.ref[Array]] = {}  # arrays by id(), which have no hash
+
+
+def _raise_first_failure() -> None:
+    """Raise for a computation that failed, once; others are dropped. Whoever reads a result of theirs gets the error again.
+
+    What the client has in flight is asked of the arrays that live; of failures whose results nobody has, only effects tell.
+    """
+    first: Exception | None = None
+    try:
+        jax.effects_barrier()
+    except Exception as error:
+        first = error
+        from jax._src import (
+            dispatch,  # it would be raised by every barrier from now on: there is no public way to drop it
+        )
+
+        dispatch.runtime_tokens.clear()
+    for known in [n for n, array in _known_to_fail.items() if array() is None]:
+        del _known_to_fail[known]
+    for array in jax.live_arrays():
+        if array.is_deleted() or id(array) in _known_to_fail:
+            continue
+        try:
+            array.block_until_ready()
+        except Exception as error:
+            _known_to_fail[id(array)] = weakref.ref(array)
+            first = first or error
+    if first is not None:
+        raise ShakedownError(
+            f"EXECUTION FAILED: {said_by(first)}\nIt was found when the device was synchronised; with "
+            f"{config.LAUNCH_BLOCKING.name}=1 the call of the operator itself raises."
+        ) from first
 
 
 # --- memory -------------------------------------------------------------------------------------------------------------

@@ -79,16 +79,16 @@ def close() -> None:
         return
     _close_storages()
     _close_constructor()
-    _close_accelerator()
     _close_module_apply()
     _close_printing()
     _close_forward_mode()
     when_loaded("torch.nn.attention.flex_attention", _admit_to_flex_attention)
     _close_cache_artefacts()
-    from . import torch_gaps_profiler, torch_gaps_random  # the latter uses this module
+    from . import torch_gaps_profiler, torch_gaps_random, torch_gaps_streams  # the second uses this module
 
     torch_gaps_profiler.close()
     torch_gaps_random.close()
+    torch_gaps_streams.close()
 
 
 def _close_storages() -> None:
@@ -118,34 +118,14 @@ def _close_constructor() -> None:
         size = args[0] if args else rest.pop("size", 0)
         if rest or len(args) > 1:
             raise TypeError(f"UntypedStorage(size, *, device): unexpected arguments {args[1:]!r} {rest!r}")
+        from .transfer import check_device
+
+        check_device(torch.device(kwargs["device"]))
         if isinstance(size, int):
             return _new_storage(size)
         return original(cls, size).to(device=torch.device(DEVICE_NAME))
 
     storage.__new__ = new
-
-
-def _close_accelerator() -> None:
-    """``torch.accelerator`` asks C++ for what only a C++ device guard has; it is answered from ``torch.neuron``."""
-    from . import device as ours
-
-    accelerator = torch.accelerator
-
-    def answer(name: str, replacement: Callable[..., Any]) -> None:
-        original = getattr(accelerator, name)
-        _originals[f"accelerator.{name}"] = original
-
-        @functools.wraps(original)
-        def function(*args: Any, **kwargs: Any) -> Any:
-            current = accelerator.current_accelerator()
-            if current is not None and current.type == DEVICE_NAME:
-                return replacement(*args, **kwargs)
-            return original(*args, **kwargs)
-
-        setattr(accelerator, name, function)
-
-    answer("synchronize", ours.synchronize)
-    answer("empty_cache", lambda: None)
 
 
 def _close_module_apply() -> None:

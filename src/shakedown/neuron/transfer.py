@@ -7,7 +7,7 @@ import warnings
 import torch
 
 from . import runtime
-from .buffer import contiguous_stride, template
+from .buffer import DEVICE, contiguous_stride, template
 from .dtypes import in_buffers
 from .pending import Pending, value_of
 
@@ -40,6 +40,18 @@ def set_storage(
 ) -> torch.Tensor:
     """``tensor.set_`` by the CPU kernel, which only touches metadata."""
     return _set_metadata._op_dk(_CPU_KEY, tensor, storage, offset, list(size), list(stride))
+
+
+def check_device(device: torch.device | None) -> None:
+    """Raise for a device of ours that this process has not.
+
+    Raises:
+        RuntimeError: its index is not 0.
+    """
+    if device is not None and device.index and device.type == DEVICE.type:
+        raise RuntimeError(
+            f"Device index {device.index} is out of range: this process has one {DEVICE.type} device, {DEVICE}"
+        )
 
 
 def view_on(storage: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:

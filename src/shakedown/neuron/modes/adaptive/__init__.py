@@ -57,6 +57,12 @@ def flush(reason: str) -> None:
         _recorder.flush(reason)
 
 
+def submit(reason: str) -> None:
+    """Run what is recorded, if anything is; an error is kept for the next synchronisation."""
+    if _recorder is not None:
+        _recorder.submit(reason)
+
+
 def status() -> dict[str, Any]:
     """What has happened since the start or the last :func:`reset`.
 

@@ -106,12 +106,22 @@ class Recorder:
         """Run everything recorded.
 
         Raises:
-            Exception: what the first operator that fails raises in plain eager execution, with its name added.
+            Exception: what the first operator that failed since the last flush raises in plain eager execution, with its
+                name added; later ones are dropped.
         """
         with self._lock:
+            if self._running:
+                return
+            if self._deferred is None:
+                self._run_recorded(reason)
+                return
+            self.submit(reason)  # whatever else fails is dropped
             deferred, self._deferred = self._deferred, None
-            if deferred is not None:
-                raise deferred
+            Pending.trouble = False
+            raise deferred
+
+    def _run_recorded(self, reason: str) -> None:
+        with self._lock:
             if not self._entries or self._running:
                 return
             if reason not in _BY_CHANCE:
@@ -130,12 +140,21 @@ class Recorder:
                 took = time.perf_counter_ns() - start_ns
                 events.record("flush", reason, start_ns=start_ns, duration_ns=took, detail=how)
 
-    def _flush_idle(self) -> None:
+    def submit(self, reason: str) -> None:
+        """Run everything recorded; the first error is kept for the next :meth:`flush`."""
         with self._lock:
             try:
-                self.flush("timeout")
+                self._run_recorded(reason)
             except Exception as error:
-                self._deferred = error  # for the thread that asks next
+                self._keep(error)
+
+    def _keep(self, error: Exception) -> None:
+        if self._deferred is None:
+            self._deferred = error
+            Pending.trouble = True  # whoever reads a value is told
+
+    def _flush_idle(self) -> None:
+        self.submit("timeout")
 
     def _run(self, entries: list[Entry], first: int, lines: list[str | None]) -> str:
         """Run `entries`; ``fused`` or ``each``, for the record."""
