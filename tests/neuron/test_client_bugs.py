@@ -54,3 +54,26 @@ def test_a_data_loader_pins_its_batches(workers):
     batches = [b for (b,) in loader]
     assert all(b.is_pinned() for b in batches)
     assert torch.equal(torch.cat([b.to("neuron", non_blocking=True) for b in batches]).cpu(), data)
+
+
+NUMBERS = [True, False, 3, 2.5]
+KINDS = [torch.bool, torch.uint8, torch.int64, torch.bfloat16, torch.float32]
+
+
+@pytest.mark.parametrize("dtype", KINDS, ids=str)
+def test_a_number_of_any_type_is_scattered_into_any_dtype(dtype):
+    """A bool is a number too, though JAX marks it otherwise than the other numbers."""
+    torch.neuron.clear_op_tracking()
+    index = torch.tensor([[1, 2], [0, 3]])
+    for value in NUMBERS:
+        here, there = torch.ones(2, 4).to(dtype), torch.ones(2, 4).to(dtype).to("neuron")
+        given = index.to("neuron")
+        expected = [here.scatter(1, index, value), here.clone().scatter_(1, index, value)[:, 1:]]
+        made = [there.scatter(1, given, value), there.clone().scatter_(1, given, value)[:, 1:]]
+        if dtype is not torch.bool:
+            expected.append(here.scatter(1, index, value, reduce="add"))
+            made.append(there.scatter(1, given, value, reduce="add"))
+        assert all(torch.equal(m.cpu(), e) for m, e in zip(made, expected, strict=True)), value
+    scalar = torch.zeros((), dtype=torch.bool, device="neuron")
+    assert scalar.scatter(0, torch.zeros((), dtype=torch.int64, device="neuron"), True).item() is True
+    assert torch.neuron.get_fallback_ops() == []

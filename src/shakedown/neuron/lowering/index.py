@@ -122,30 +122,42 @@ def _reduced(
     return result != 0 if logical else result
 
 
-def _as_vectors(self: Array, dim: int, index: Array, src: Any) -> tuple[Array, int, Array, Array]:
-    """Arguments of a scatter with 0-d tensors made one-dimensional, and a number in place of the source spread out."""
+def _as_vectors(self: Array, dim: int, index: Array, src: Array) -> tuple[Array, int, Array, Array]:
+    """Arguments of a scatter with 0-d tensors made one-dimensional."""
     x, index = jnp.atleast_1d(self), jnp.atleast_1d(index)
     require_index(index, x.shape[dim % x.ndim], error=RuntimeError)
-    if not hasattr(src, "ndim") or getattr(src, "weak_type", False):
-        require_fits(src, self.dtype)
-        src = jnp.broadcast_to(number_as(src, self.dtype), index.shape)
     return x, dim % x.ndim, index, jnp.atleast_1d(src)
 
 
-@lower("scatter.value", static={"value": extreme})
+def _spread(value: Any, self: Array, index: Array) -> Array:
+    """The number `value` as a source of a scatter into `self`."""
+    require_fits(value, self.dtype)
+    return jnp.broadcast_to(number_as(value, self.dtype), index.shape)
+
+
 @lower("scatter.src")
-def scatter(self: Array, dim: int, index: Array, src: Any = None, value: Any = None) -> Array:
-    x, axis, index, updates = _as_vectors(self, dim, index, value if src is None else src)
+def scatter(self: Array, dim: int, index: Array, src: Array) -> Array:
+    x, axis, index, updates = _as_vectors(self, dim, index, src)
     return _scattered(x, axis, index, updates.astype(x.dtype), "set").reshape(self.shape)
+
+
+@lower("scatter.value", static={"value": extreme})
+def scatter_of_a_number(self: Array, dim: int, index: Array, value: Any) -> Array:
+    return scatter(self, dim, index, _spread(value, self, index))
 
 
 _LEGACY = {"add": "sum", "multiply": "prod"}
 
 
-@lower("scatter.reduce", "scatter.value_reduce")
-def scatter_with(self: Array, dim: int, index: Array, src: Any = None, value: Any = None, reduce: str = "") -> Array:
-    x, axis, index, updates = _as_vectors(self, dim, index, value if src is None else src)
+@lower("scatter.reduce")
+def scatter_with(self: Array, dim: int, index: Array, src: Array, reduce: str) -> Array:
+    x, axis, index, updates = _as_vectors(self, dim, index, src)
     return _reduced(x, axis, index, updates, _LEGACY[reduce], True).reshape(self.shape)
+
+
+@lower("scatter.value_reduce")
+def scatter_with_a_number(self: Array, dim: int, index: Array, value: Any, reduce: str) -> Array:
+    return scatter_with(self, dim, index, _spread(value, self, index), reduce)
 
 
 @lower("scatter_add")
