@@ -18,7 +18,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 from . import config, events, fallback, lazy, profiles, rng, runtime, transfer
 from .buffer import DEVICE
 from .errors import KernelError, LoweringError
+from .ledger import ledger
 from .lowering import registry
+from .memory_limit import make_room_for
 from .modes.adaptive.cuts import mark_of
 from .operators import Operator, Role, qualified_name
 from .pending import settled
@@ -169,6 +171,8 @@ def kernel_of(operator: Operator) -> Callable[..., Any]:
             plan = plans[found]
         except KeyError:
             return _first_call(operator, found, args, kwargs, inputs)
+        if ledger.limit is not None:
+            make_room_for(operator, plan, args, kwargs)
         if join is not None:
             if type(plan) is Plan and not ordered():
                 return join(plan, inputs, args, kwargs)
@@ -178,7 +182,7 @@ def kernel_of(operator: Operator) -> Callable[..., Any]:
         start_ns = time.perf_counter_ns() if events.listening else 0
         buffers = plan.run(*inputs)
         tally.runs += 1
-        if events.listening:
+        if start_ns:
             events.emit_execute(name, start_ns)
         single = plan.single
         if single is not None:
@@ -226,17 +230,19 @@ def _first_call(
             return _fall_back(operator, key, args, kwargs, reason)
         try:
             plan = build(operator, args, kwargs)
+            make_room_for(operator, plan, args, kwargs)
             start_ns = time.perf_counter_ns()
             buffers = plan.run(*inputs)
             plan.guard()
-        except KernelError:
-            raise  # the CPU has the same kernel
+        except (KernelError, torch.OutOfMemoryError):
+            raise  # the CPU has the same kernel, and memory that is not the device's
         except LoweringError as error:
             reason = error.reason
         except Exception as error:
             # Wrong arguments, or a meta kernel or lowering with a gap. The CPU kernel knows: it raises what the user
-            # would see there, or proves that the gap is ours, and then the call is recorded as a fallback.
-            if config.STRICT_FALLBACK() and operator.lowering is not None:
+            # would see there, or proves that the gap is ours, and then the call is recorded as a fallback. A custom
+            # kernel is the same on the CPU, and is for the device.
+            if operator.lowering is not None and (config.STRICT_FALLBACK() or operator.lowering.of_user):
                 raise
             reason = f"{type(error).__name__}: {_first_line(error)}"
         else:
@@ -250,7 +256,13 @@ def _first_call(
 def _fall_back(
     operator: Operator, key: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any], reason: str
 ) -> Any:
-    """Run a new key on the CPU, and remember to do so once that has worked."""
+    """Run a new key on the CPU, and remember to do so once that has worked.
+
+    Raises:
+        KernelError: it is a custom kernel's.
+    """
+    if operator.lowering is not None and operator.lowering.of_user:
+        raise KernelError(f"{operator.name} cannot be a program of the device: {reason}")
     result = fallback.run(operator, args, kwargs, reason)
     _remember(operator, key, FallbackPlan(reason))
     return result
@@ -356,6 +368,7 @@ def _careful(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     plan = operator.plans.get(found)
     if plan is None:
         return _first_call(operator, found, args, kwargs, inputs)
+    make_room_for(operator, plan, args, kwargs)
     if _recorder is not None:
         if isinstance(plan, Plan) and not torch._C._get_deterministic_algorithms():
             return _recorder.join(plan, inputs, args, kwargs)

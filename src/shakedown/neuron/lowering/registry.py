@@ -30,7 +30,8 @@ class Lowering:
     the output :class:`~..views.View`\\ s as keyword ``outputs``; ``takes_inputs``: those of the tensor arguments as
     keyword ``inputs``, where values depend on strides. ``graph_only``: of a view, which eager execution leaves to
     PyTorch so that it keeps its aliasing. ``corrects``: a function of (arguments by name, what the meta kernel
-    returned), all on meta tensors, that gives the outputs of the CPU kernel where the two kernels differ.
+    returned), all on meta tensors, that gives the outputs of the CPU kernel where the two kernels differ. ``of_user``: of an
+    operator that the user has made for the device (:mod:`..kernels`), which never runs on the CPU instead.
     """
 
     op: OpOverload
@@ -43,6 +44,7 @@ class Lowering:
     graph_only: bool = False
     draws: Callable[[Sequence[Any], Mapping[str, Any]], bool] | None = None
     corrects: Callable[[dict[str, Any], Any], Any] | None = None
+    of_user: bool = False
 
     def takes_key(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         return self.random and (self.draws is None or self.draws(args, kwargs))
@@ -163,7 +165,9 @@ def lower_kernel(
     op: OpOverload, fn: Callable[..., Any], *, static: tuple[str, ...] = (), takes_outputs: bool = False
 ) -> None:
     """Register the lowering of an operator that the user has made (:mod:`..kernels`)."""
-    _of_kernels[op] = Lowering(op, fn, {name: lambda _: True for name in static}, takes_outputs=takes_outputs)
+    _of_kernels[op] = Lowering(
+        op, fn, {name: lambda _: True for name in static}, takes_outputs=takes_outputs, of_user=True
+    )
 
 
 def lowering_of(op: OpOverload) -> Lowering | None:
