@@ -29,7 +29,7 @@ def elsewhere(ours: str) -> ModuleSpec | None:
     choice = config.DEVICE()
     if choice == "rehearsal":
         return None
-    found = next((s for s in _specs() if not _same(s.origin, ours)), None)
+    found = next((s for s in _specs() if not _is_ours(s, ours)), None)
     if found is not None:
         return found
     if choice == "off":
@@ -59,8 +59,17 @@ def _specs() -> list[ModuleSpec]:
     return [s for s in found if s is not None and s.loader is not None and s.origin is not None]  # no bare folders
 
 
-def _same(one: str | None, other: str) -> bool:
-    return one is not None and os.path.realpath(one) == os.path.realpath(other)
+def _is_ours(spec: ModuleSpec, ours: str) -> bool:
+    """Whether `spec` is the file `ours`, or a copy of it: a path may hold an installed and an editable one."""
+    assert spec.origin is not None
+    if os.path.realpath(spec.origin) == os.path.realpath(ours):
+        return True
+    if spec.submodule_search_locations is not None:
+        return False
+    try:
+        return "from shakedown.neuron.torchneuron import standing" in Path(spec.origin).read_text(errors="replace")
+    except OSError:
+        return False
 
 
 def load(spec: ModuleSpec) -> None:

@@ -1,0 +1,485 @@
+"""Tracking, metrics, utils, profiling, custom kernels, what torch.compile tells."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+import torch_neuronx
+
+from .contract import entry, variables
+from .devices import both
+
+_LENGTHS = iter(range(61_001, 62_000))
+
+
+def fresh(*more: int) -> torch.Tensor:
+    """A tensor of a size that no program has been made for in this process."""
+    return torch.ones(*more, next(_LENGTHS), device="neuron")
+
+
+# --- operators that ran -------------------------------------------------------------------------------------------------
+
+
+@entry(
+    "torch_neuronx",
+    "get_executed_ops",
+    source="snapshot; article",
+    differs="always `aten::name.overload`, where the snapshot has three spellings",
+)
+@entry("torch.neuron", "get_executed_ops", source="ours")
+def executed():
+    """Distinct names as a list, after a wait"""
+    x = torch.ones(2, 2, device="neuron")
+    x.mm(x).add_(x).mm(x)
+    torch_neuronx.synchronize()
+    found = torch_neuronx.get_executed_ops()
+    assert type(found) is list
+    assert len(found) == len(set(found))
+    assert {"aten::mm", "aten::add_.Tensor"} <= set(found)
+
+
+@entry("torch_neuronx", "get_fallback_ops", source="snapshot; article")
+@entry("torch.neuron", "get_fallback_ops", source="ours")
+def fallbacks():
+    """Exact names of operators that ran on the CPU; views and transfers are none"""
+    x = torch.randn(2, 3, device="neuron")
+    x.view(3, 2).t().cpu()
+    assert torch_neuronx.get_fallback_ops() == []
+    torch.fake_quantize_per_tensor_affine(x, 0.1, 0, 0, 255)
+    assert torch_neuronx.get_fallback_ops() == ["aten::fake_quantize_per_tensor_affine_cachemask"]
+
+
+@entry("torch_neuronx", "clear_op_tracking")
+@entry("torch.neuron", "clear_op_tracking", source="ours")
+def cleared():
+    """Empties both lists"""
+    torch.fake_quantize_per_tensor_affine(torch.ones(2, device="neuron"), 0.1, 0, 0, 255)
+    torch_neuronx.clear_op_tracking()
+    assert torch_neuronx.get_executed_ops() == torch_neuronx.get_fallback_ops() == []
+
+
+# --- torch.compile ------------------------------------------------------------------------------------------------------
+
+
+def _compiled(**options: object) -> None:
+    torch._dynamo.reset()
+    function = torch.compile(lambda x: x * 2 + 1, backend="neuron", **options)
+    assert function(torch.ones(3, device="neuron")).tolist() == [3, 3, 3]
+
+
+@both("get_dynamo_metrics")
+@entry("dynamo", "get_dynamo_metrics")
+def dynamo_metrics():
+    """A record for each compiled graph, with the fields and the units that TorchNeuron has; Dynamo's counters too"""
+    before = torch._dynamo.utils.counters["neuron"]["compiled_graphs"]
+    torch_neuronx.reset_dynamo_metrics()
+    _compiled()
+    (record,) = torch_neuronx.get_dynamo_metrics()
+    assert set(vars(record)) == {
+        "graph_id",
+        "graph_name",
+        "model_name",
+        "has_collectives",
+        "graph_node_count",
+        "timestamp",
+        "torch_neuronx_fx_passes_us",
+        "torch_neuronx_lower_us",
+        "torch_neuronx_compile_us",
+    }
+    assert record.graph_node_count == 2
+    assert record.torch_neuronx_compile_us > 0
+    assert record.has_collectives is False
+    assert abs(record.timestamp - time.time()) < 600
+    assert torch._dynamo.utils.counters["neuron"]["compiled_graphs"] > before - 1
+
+
+@both("reset_dynamo_metrics")
+@entry("dynamo", "reset_dynamo_metrics")
+def reset_dynamo():
+    """Empties the list"""
+    torch_neuronx.reset_dynamo_metrics()
+    assert torch_neuronx.get_dynamo_metrics() == []
+
+
+@entry("dynamo", "neuron_backend")
+def neuron_backend():
+    """A function that torch.compile takes as its backend"""
+    from torch_neuronx.neuron_dynamo_backend import neuron_backend
+
+    torch._dynamo.reset()
+    assert torch.compile(lambda x: x - 1, backend=neuron_backend)(torch.ones(2, device="neuron")).tolist() == [0, 0]
+
+
+@entry("dynamo", "create_neuron_backend", differs="parameters are our choice: a model's name and the backend's options")
+def create_neuron_backend():
+    """A backend with a name of its own"""
+    from torch_neuronx import neuron_dynamo_backend as module
+
+    torch._dynamo.reset()
+    torch_neuronx.reset_dynamo_metrics()
+    backend = module.create_neuron_backend(model_name="mine")
+    torch.compile(lambda x: x - 2, backend=backend)(torch.ones(2, device="neuron"))
+    assert [record.model_name for record in torch_neuronx.get_dynamo_metrics()] == ["mine"]
+
+
+@entry("dynamo", "set_model_name", "get_model_name")
+def model_name():
+    """The name begins graphs' names; `model_default` before"""
+    from torch_neuronx import neuron_dynamo_backend as module
+
+    assert module.get_model_name() == "model_default"
+    module.set_model_name("mine")
+    try:
+        assert module.get_model_name() == "mine"
+    finally:
+        module.set_model_name("model_default")
+
+
+@entry("dynamo", "get_rank")
+def rank():
+    """The number of the device where there are no ranks"""
+    from torch_neuronx.neuron_dynamo_backend import get_rank
+
+    assert get_rank() == 0
+
+
+@entry("dynamo", "NEFFExecutionError", differs="it exists, and nothing raises it: errors are PyTorch's own")
+def neff_error():
+    """An exception, a RuntimeError"""
+    from torch_neuronx.neuron_dynamo_backend import NEFFExecutionError
+
+    assert issubclass(NEFFExecutionError, RuntimeError)
+
+
+@entry(
+    "dynamo",
+    "fx_to_mlir_string",
+    "save_fx_graph_txt",
+    "save_fx_as_mlir",
+    "save_fx_graph_all_formats",
+    "load_mlir",
+    "save_mlir",
+    absent="helpers around Torch-MLIR, which is not used here; SHAKEDOWN_PRESERVE_ARTIFACTS writes every stage (docs/compile.md)",
+)
+def mlir_helpers():
+    """No such names"""
+    from torch_neuronx import neuron_dynamo_backend as module
+
+    for name in ("fx_to_mlir_string", "save_fx_graph_txt", "save_fx_as_mlir", "load_mlir", "save_mlir"):
+        assert not hasattr(module, name)
+
+
+# --- kernels and profiles -----------------------------------------------------------------------------------------------
+
+
+def _doubled(x):
+    return x * 2
+
+
+@entry("torch_neuronx", "wrap_nki", source="snapshot", differs="kernels are JAX or Pallas functions (docs/kernels.md)")
+@entry("torch.neuron", "wrap_nki", source="ours")
+def wrap_nki():
+    """A callable on tensors, indexable by a grid"""
+    kernel = torch_neuronx.wrap_nki(_doubled)
+    assert kernel(torch.ones(3, device="neuron")).tolist() == [2, 2, 2]
+    assert callable(kernel[(1,)])
+
+
+@entry(
+    "torch_neuronx",
+    "nki_op",
+    source="docs, snapshot",
+    differs="kernels are JAX or Pallas functions (docs/kernels.md)",
+)
+@entry("torch.neuron", "nki_op", source="ours")
+def nki_op():
+    """An operator out of a typed function, with its backward by `register_autograd`, listed under its own name"""
+    kernel = torch_neuronx.wrap_nki(_doubled)
+    if not hasattr(torch.ops, "contract_test") or not hasattr(torch.ops.contract_test, "doubled"):
+
+        @torch_neuronx.nki_op("contract_test::doubled", mutates_args={})
+        def doubled(x: torch.Tensor) -> torch.Tensor:
+            return kernel(x)
+
+        doubled.register_autograd(lambda ctx, grad: kernel(grad), setup_context=lambda ctx, inputs, output: None)
+    x = torch.ones(3, device="neuron", requires_grad=True)
+    y = torch.ops.contract_test.doubled(x)
+    y.sum().backward()
+    assert y.tolist() == x.grad.tolist() == [2, 2, 2]
+    assert any("contract_test::doubled" in name for name in torch_neuronx.get_executed_ops())
+    assert torch_neuronx.get_fallback_ops() == []
+
+
+@entry("torch_neuronx", "profiling")
+def profiling():
+    """A submodule, imported either way"""
+    from torch_neuronx.profiling import NeuronConfig
+
+    assert torch_neuronx.profiling.NeuronConfig is NeuronConfig
+
+
+@entry(
+    "profiling", "NeuronConfig", source="docs", differs="`neff_cache_dir` and `precache_node_info` have no effect here"
+)
+def neuron_config():
+    """Its documented parameters; torch.profiler takes it as experimental_config"""
+    from torch_neuronx.profiling import NeuronConfig, ProfileMode
+
+    config = NeuronConfig(
+        modes=[ProfileMode.DEVICE, ProfileMode.RUNTIME],
+        max_events_per_nc=1000,
+        capture_enabled_for_nc="0,1,2-5",
+        profile_output_dir="/tmp",
+        neff_cache_dir="/tmp",
+        precache_node_info=True,
+    )
+    x = torch.ones(8, 8, device="neuron")
+    activities = [ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]
+    with profile(activities=activities, experimental_config=config) as profiler:
+        x.mm(x)
+        torch_neuronx.synchronize()
+    row = next(r for r in profiler.key_averages() if r.key == "aten::mm")
+    assert row.self_device_time_total > 0
+
+
+@entry("profiling", "ProfileMode", source="docs")
+def profile_mode():
+    """DEVICE, RUNTIME, CPU_UTIL, HOST_MEMORY"""
+    from torch_neuronx.profiling import ProfileMode
+
+    assert {mode.name for mode in ProfileMode} == {"DEVICE", "RUNTIME", "CPU_UTIL", "HOST_MEMORY"}
+
+
+@entry("profiling", "NeuronProfiler.export_trace", source="docs")
+def export_trace():
+    """A handler for on_trace_ready that writes a trace"""
+    from torch_neuronx.profiling import NeuronConfig, NeuronProfiler
+
+    with tempfile.TemporaryDirectory() as folder:
+        handler = NeuronProfiler(NeuronConfig(profile_output_dir=folder)).export_trace
+        activities = [ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]
+        with profile(activities=activities, on_trace_ready=handler):
+            torch.ones(4, device="neuron").add(1)
+            torch_neuronx.synchronize()
+        (file,) = Path(folder).iterdir()
+        assert json.loads(file.read_text())["traceEvents"]
+
+
+@entry("torch_neuronx", "NeuronProfiler")
+def neuron_profiler():
+    """A context manager that writes pytorch_trace.json and the mapping; RuntimeError when started twice or not at all"""
+    with tempfile.TemporaryDirectory() as folder:
+        profiler = torch_neuronx.NeuronProfiler(neuron_output_dir=folder, event_filters={"nc": [0, (1, 3)]})
+        with pytest.raises(RuntimeError):
+            profiler.stop()
+        with profiler:
+            torch.ones(4, device="neuron").add(1)
+            with pytest.raises(RuntimeError):
+                profiler.start()
+        names = {file.name.split("_")[0] for file in Path(folder).iterdir()}
+        assert names == {"pytorch", "framework"}
+
+
+# --- metrics ------------------------------------------------------------------------------------------------------------
+
+
+def metrics():
+    from torch_neuronx import metrics
+
+    return metrics
+
+
+@entry("metrics", "is_enabled", "set_enabled")
+def enabled():
+    """Off at first; nothing is counted while it is off"""
+    module = metrics()
+    assert module.is_enabled() is False
+    module.clear_all()
+    fresh().add(1)
+    assert set(map(module.get_counter_value, module.get_counter_names())) == {0}
+    module.set_enabled(True)
+    assert module.is_enabled() is True
+    module.set_enabled(False)
+
+
+def _measured() -> dict[str, int]:
+    """The counters after one operator was compiled, and called twice more."""
+    module = metrics()
+    with tempfile.TemporaryDirectory() as folder, variables(SHAKEDOWN_CACHE_DIR=folder):
+        module.clear_all()
+        module.set_enabled(True)
+        x = fresh()
+        try:
+            x.sin_(), x.sin_(), x.sin_()
+        finally:
+            module.set_enabled(False)
+    return {
+        name.removeprefix("CompilationCache."): module.get_counter_value(name) for name in module.get_counter_names()
+    }
+
+
+@entry("metrics", "get_counter_names", "get_counter_value")
+def counters():
+    """Names, and an int for each; None for a name that does not exist"""
+    module = metrics()
+    assert module.get_counter_value("no such counter") is None
+    assert all(type(module.get_counter_value(name)) is int for name in module.get_counter_names())
+
+
+@entry(
+    "metrics",
+    "CompilationCache.InMemoryHits",
+    "CompilationCache.InMemoryMisses",
+    "CompilationCache.PersistentHits",
+    "CompilationCache.PersistentMisses",
+    "CompilationCache.Evictions",
+    "CompilationCache.TotalCompilations",
+)
+def counted():
+    """A program that is compiled once and called three times; on disk it is found again"""
+    found = _measured()
+    made = found["TotalCompilations"]
+    assert made >= 1
+    assert found["PersistentMisses"] == made
+    assert found["InMemoryMisses"] == made + found["PersistentHits"]
+    assert found["InMemoryHits"] >= 2
+    assert found["Evictions"] == 0
+
+
+@entry("metrics", "get_metric_names", "get_metric_data")
+@entry(
+    "metrics",
+    "CompilationCache.CompilationTime",
+    "CompilationCache.MemoryUsage",
+    differs="the units are our choice: milliseconds of each compilation, bytes of all executables",
+)
+def data():
+    """accumulator, total_samples, repr, samples of timestamp_ns and value; None for a name that does not exist"""
+    found = _measured()
+    module = metrics()
+    for name in ("CompilationCache.CompilationTime", "CompilationCache.MemoryUsage"):
+        assert name in module.get_metric_names()
+        data = module.get_metric_data(name)
+        assert set(data) == {"accumulator", "total_samples", "repr", "samples"}
+        assert all(s["value"] > 0 and abs(s["timestamp_ns"] / 1e9 - time.time()) < 600 for s in data["samples"])
+        assert data["accumulator"] == pytest.approx(sum(s["value"] for s in data["samples"]))
+        assert data["total_samples"] >= found["TotalCompilations"] > 0
+    assert module.get_metric_data("no such metric") is None
+
+
+@entry("metrics", "report", "report_filtered")
+def reports():
+    """Text with all names, or with those that are asked for"""
+    module = metrics()
+    full = module.report()
+    assert all(name in full for name in (*module.get_counter_names(), *module.get_metric_names()))
+    part = module.report_filtered(["CompilationCache.Evictions"], [])
+    assert "CompilationCache.Evictions" in part
+    assert "CompilationTime" not in part
+
+
+@entry(
+    "metrics", "get_compilation_metrics", differs="what the dict holds is our choice: every counter and metric by name"
+)
+def compilation_metrics():
+    """A dict"""
+    module = metrics()
+    assert set(module.get_compilation_metrics()) == {*module.get_counter_names(), *module.get_metric_names()}
+
+
+@entry("metrics", "clear_counters", "clear_metrics", "clear_all")
+def clearing():
+    """Set counters, metrics or both to nothing"""
+    module = metrics()
+    _measured()
+    module.clear_counters()
+    assert set(map(module.get_counter_value, module.get_counter_names())) == {0}
+    assert module.get_metric_data("CompilationCache.CompilationTime")["total_samples"] > 0
+    module.clear_metrics()
+    assert module.get_metric_data("CompilationCache.CompilationTime")["samples"] == []
+    _measured()
+    module.clear_all()
+    assert module.get_counter_value("CompilationCache.TotalCompilations") == 0
+    assert module.get_metric_data("CompilationCache.MemoryUsage")["total_samples"] == 0
+
+
+# --- utils --------------------------------------------------------------------------------------------------------------
+
+
+@entry("utils", "get_neuron_registered_ops")
+def registered():
+    """A set, a list in order when it is to be sorted, overloads when variants are to be kept"""
+    from torch_neuronx.utils import get_neuron_registered_ops
+
+    bare, full = get_neuron_registered_ops(), get_neuron_registered_ops(as_sorted=True, keep_variant=True)
+    assert full == sorted(full)
+    assert {"aten::mul", "aten::mm"} <= set(bare)
+    assert "aten::mul.Tensor" in full
+    assert {name.split(".")[0] for name in full} == set(bare)
+    assert "aten::fake_quantize_per_tensor_affine_cachemask" not in bare
+
+
+@entry("utils", "use_mlir_aten_ops", differs="tells the variable; an operator has one lowering whatever it says")
+def mlir():
+    """True by default"""
+    from torch_neuronx.utils import use_mlir_aten_ops
+
+    with variables():
+        assert use_mlir_aten_ops() is True
+    with variables(TORCH_NEURONX_MLIR_ATEN_OPS="0"):
+        assert use_mlir_aten_ops() is False
+
+
+@entry("utils", "is_sync_mode_enabled")
+def sync_mode():
+    """NEURON_LAUNCH_BLOCKING"""
+    from torch_neuronx.utils import is_sync_mode_enabled
+
+    with variables():
+        assert is_sync_mode_enabled() is False
+    with variables(NEURON_LAUNCH_BLOCKING="1"):
+        assert is_sync_mode_enabled() is True
+
+
+@entry("utils", "get_logical_neuron_cores", differs="the configuration that is rehearsed: no hardware is asked")
+def logical_cores():
+    """A string: NEURON_LOGICAL_NC_CONFIG, or 2"""
+    from torch_neuronx.utils import get_logical_neuron_cores
+
+    with variables():
+        assert get_logical_neuron_cores() == "2"
+    with variables(NEURON_LOGICAL_NC_CONFIG="1"):
+        assert get_logical_neuron_cores() == "1"
+
+
+@entry(
+    "utils",
+    "get_platform_target",
+    differs="the platform that is rehearsed, trn2 unless SHAKEDOWN_PLATFORM_TARGET says trn3",
+)
+def platform():
+    """trn2 or trn3"""
+    from torch_neuronx.utils import get_platform_target
+
+    with variables():
+        assert get_platform_target() == "trn2"
+    with variables(SHAKEDOWN_PLATFORM_TARGET="trn3"):
+        assert get_platform_target() == "trn3"
+
+
+@entry("utils", "is_neff_cache_disabled")
+def neff_cache():
+    """TORCH_NEURONX_DISABLE_NEFF_CACHE"""
+    from torch_neuronx.utils import is_neff_cache_disabled
+
+    with variables():
+        assert is_neff_cache_disabled() is False
+    with variables(TORCH_NEURONX_DISABLE_NEFF_CACHE="1"):
+        assert is_neff_cache_disabled() is True
