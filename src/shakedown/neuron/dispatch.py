@@ -161,7 +161,7 @@ def kernel_of(operator: Operator) -> Callable[..., Any]:
                 distinct = len(set(map(id, inputs))) == len(inputs)
                 key.append(distinct or _storage_pattern(operator, args, kwargs))
             if random and (draws is None or draws(args, kwargs)):
-                inputs.append(_random_key(kwargs))
+                inputs.append(_random_key(args, kwargs))
         except AttributeError:  # a plain tensor without a buffer: of another device, or a CPU scalar
             return _careful(operator, args, kwargs)
         except (_HostTensor, LoweringError) as problem:
@@ -200,8 +200,9 @@ def _let_alone(plan: Plan | FallbackPlan | None, inputs: list[Any]) -> list[Any]
     return [settled(b, reason) for b in inputs]
 
 
-def _random_key(kwargs: dict[str, Any]) -> Any:
-    generator = kwargs.get("generator")
+def _random_key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    # The few schemas that take a generator by position have it last, and C++ hands over its own class of generators.
+    generator = args[-1] if args and type(args[-1]) is torch._C.Generator else kwargs.get("generator")
     return rng.next_key() if generator is None else rng.key_from_generator(generator)
 
 
@@ -363,7 +364,7 @@ def _careful(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     if operator.written:
         key.append(_storage_pattern(operator, args, kwargs))
     if operator.random and (operator.draws is None or operator.draws(args, kwargs)):
-        inputs.append(_random_key(kwargs))
+        inputs.append(_random_key(args, kwargs))
     found = tuple(key)
     plan = operator.plans.get(found)
     if plan is None:
