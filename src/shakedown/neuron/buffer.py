@@ -128,7 +128,11 @@ class Template:
         # PyTorch looks into the structure for a deleter when the storage dies, which may be after this module is gone.
         _keep_forever(managed)
         capsule = _new_capsule(ctypes.addressof(managed), _FRESH, None)
-        return capsule, ctypes.py_object(capsule), tensor
+        return (
+            capsule,
+            ctypes.py_object(capsule),
+            ctypes.c_uint64.from_buffer(managed),
+        )  # whose first field is the address
 
     def new(self, value: Any) -> torch.Tensor:
         """A tensor of this layout over a fresh storage whose buffer is `value` (``jax.Array[nbytes / itemsize]``)."""
@@ -139,8 +143,8 @@ class Template:
             _rename_capsule(entry[1], _FRESH_NAME)
         except IndexError:
             entry = self._capsule()
-        capsule, _, tensor = entry
-        tensor.data = _large_address(self.nbytes) if self.large else next(_small_addresses)
+        capsule, _, address = entry
+        address.value = _large_address(self.nbytes) if self.large else next(_small_addresses)
         made = _from_dlpack(capsule)
         idle.append(entry)
         storage = made.untyped_storage()

@@ -82,8 +82,8 @@ def counted() -> Iterator[list[dict[str, Any]]]:
         plan.run = _Counted(counting, plan.operator.name, None, plan.run)
     graphs = _graphs()
     for graph, key in graphs:
-        run, mutated, outputs, program = graph.programs[key]
-        graph.programs[key] = _Counted(counting, graph.tally.name, None, run), mutated, outputs, program
+        run, *rest = graph.programs[key]
+        graph.programs[key] = (_Counted(counting, graph.tally.name, None, run), *rest)
     fused = _fused()
     for group, code, made in fused:
         made.run = _Counted(counting, f"adaptive::{group.name}", (made, code), made.run)

@@ -8,7 +8,19 @@ from typing import TypeAlias
 
 import torch
 
-from . import autocast, config, config_listing, dispatch, log, manual, memory, metric_tables, metrics, profiles, runtime
+from . import (
+    autocast,
+    config,
+    config_listing,
+    dispatch,
+    log,
+    manual,
+    memory_limit,
+    metric_tables,
+    metrics,
+    profiles,
+    runtime,
+)
 from .device import sparse_door
 from .lowering import load as load_lowerings
 from .lowering import registry
@@ -23,7 +35,7 @@ def install() -> None:
     global _library
     config_listing.start(log.logger("config").debug)
     metric_tables.at_exit()
-    memory.limit_by_variable()
+    memory_limit.limit_by_variable()
     runtime.start()
     os.register_at_fork(after_in_child=dispatch.forget_in_child)
     if adaptive.enabled():

@@ -18,7 +18,7 @@ from .dispatch import program_kernel, put_kernel
 from .dtypes import to_torch
 from .lowering import registry
 from .pending import Pending
-from .transfer import adopt, check_device, empty, set_storage, to_device, to_host
+from .transfer import adopt, check_device, empty, is_dense, overwrite, set_storage, to_device, to_host
 
 OpOverload: TypeAlias = torch._ops.OpOverload
 _CPU_KEY = torch._C.DispatchKey.CPU
@@ -139,11 +139,10 @@ def _copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) ->
         raise RuntimeError(f"cannot copy a {src.device} tensor to {DEVICE}: move it to the CPU first")
     if src.is_complex() and not self.is_complex():
         src = src.real
-    moved = to_device(src.to(self.dtype))
-    if moved.shape == self.shape and moved.stride() == self.stride() and _fills_storage(self):
-        self.untyped_storage().buffer = moved.untyped_storage().buffer
+    if src.shape == self.shape and self.numel() and is_dense(self) and _fills_storage(self):
+        overwrite(self, src)
         return self
-    return _run(torch.ops.aten.copy_.default, self, moved)
+    return _run(torch.ops.aten.copy_.default, self, to_device(src.to(self.dtype)))
 
 
 def _fills_storage(tensor: torch.Tensor) -> bool:

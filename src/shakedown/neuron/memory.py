@@ -6,19 +6,34 @@ Imported by ``import torch``, and as light as that; the counting itself is in :m
 from __future__ import annotations
 
 import functools
-import gc
-import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
 from . import events
 from .ledger import freed, ledger, living, now, reset_peak, tell_of_frees
+from .memory_limit import (
+    check_device,
+    machine_memory,
+    readable,
+)
+from .memory_limit import (
+    get_per_process_memory_fraction as get_per_process_memory_fraction,
+)
+from .memory_limit import (
+    memory_limit as memory_limit,
+)
+from .memory_limit import (
+    set_memory_limit as set_memory_limit,
+)
+from .memory_limit import (
+    set_per_process_memory_fraction as set_per_process_memory_fraction,
+)
 
 __all__ = [  # what torch.neuron has from here
     "empty_cache",
@@ -37,17 +52,7 @@ __all__ = [  # what torch.neuron has from here
     "set_per_process_memory_fraction",
 ]
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-_limit: int | None = None  # bytes, as set; a fraction of it may be all that this process takes
-_limit_name = ""
-_fraction = 1.0
 _before = {"allocated": 0, "freed": 0, "requests": 0, "frees": 0, "retries": 0, "ooms": 0}  # when last set to zero
-
-
-def _check(device: Any) -> None:
-    from .device import _index
-
-    _index(device)
 
 
 def _requests() -> int:
@@ -67,7 +72,7 @@ def memory_stats(device: Any = None) -> dict[str, Any]:
     Raises:
         ValueError: `device` is no device of this process.
     """
-    _check(device)
+    check_device(device)
     made, gone, requests = ledger.allocated, freed(), _requests()
     held = {
         "current": made - gone,
@@ -88,7 +93,7 @@ def memory_stats(device: Any = None) -> dict[str, Any]:
 
 def memory_allocated(device: Any = None) -> int:
     """Bytes of all storages of the device that live, each once, however many tensors share it."""
-    _check(device)
+    check_device(device)
     return now()
 
 
@@ -97,31 +102,31 @@ def max_memory_allocated(device: Any = None) -> int:
 
     While a compiled program runs, what XLA says that it needs besides its results is in it.
     """
-    _check(device)
+    check_device(device)
     return ledger.peak
 
 
 def memory_reserved(device: Any = None) -> int:
     """0: nothing is kept for later."""
-    _check(device)
+    check_device(device)
     return 0
 
 
 def max_memory_reserved(device: Any = None) -> int:
     """0, as :func:`memory_reserved`."""
-    _check(device)
+    check_device(device)
     return 0
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
     """The peak is what is held now."""
-    _check(device)
+    check_device(device)
     reset_peak()
 
 
 def reset_accumulated_memory_stats(device: Any = None) -> None:
     """Count what is allocated and freed, requests, frees, retries and refusals from zero."""
-    _check(device)
+    check_device(device)
     requests = _requests()
     _before.update(
         allocated=ledger.allocated,
@@ -139,7 +144,7 @@ def empty_cache() -> None:
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
     """(free, total) bytes. The total is the limit where one is set, and the machine's memory otherwise."""
-    _check(device)
+    check_device(device)
     total = total_memory()
     free = total - now()
     return max(0, free if ledger.limit is not None else min(free, _available())), total
@@ -147,11 +152,7 @@ def mem_get_info(device: Any = None) -> tuple[int, int]:
 
 def total_memory() -> int:
     """Bytes that this process may allocate: the limit where one is set, and the machine's memory otherwise."""
-    return _machine() if ledger.limit is None else ledger.limit
-
-
-def _machine() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return machine_memory() if ledger.limit is None else ledger.limit
 
 
 def _available() -> int:
@@ -159,15 +160,7 @@ def _available() -> int:
         with open("/proc/meminfo") as lines:
             return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration):  # not Linux
-        return _machine()
-
-
-def readable(nbytes: float) -> str:
-    """``24.00 GiB``, as PyTorch writes sizes."""
-    unit = 0
-    while abs(nbytes) >= 1024 and unit < len(_UNITS) - 1:
-        nbytes, unit = nbytes / 1024, unit + 1
-    return f"{nbytes:.2f} {_UNITS[unit]}" if unit else f"{nbytes} bytes"
+        return machine_memory()
 
 
 def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
@@ -200,97 +193,6 @@ def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
         counts.append(("Limit", "none" if ledger.limit is None else readable(ledger.limit)))
     lines += [f"| {name:<20} {value:>{len(head) - 25}} |" for name, value in counts]
     return "\n".join([*lines, rule])
-
-
-# --- the limit ----------------------------------------------------------------------------------------------------------
-
-
-def set_memory_limit(nbytes: int | None) -> None:
-    """Refuse whatever would make the device hold more than `nbytes`; None: no limit (ours; TorchNeuron has no such function).
-
-    Raises:
-        ValueError: `nbytes` is not a whole number above zero.
-    """
-    if nbytes is not None and (isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes <= 0):
-        raise ValueError(f"a memory limit is a whole number of bytes above zero, or None; got {nbytes!r}")
-    _set(nbytes, "torch.neuron.set_memory_limit")
-
-
-def memory_limit() -> int | None:
-    """The bytes that this process may hold: the limit, or the fraction of it that was asked for. None: as many as there are."""
-    return ledger.limit
-
-
-def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
-    """Let this process hold `fraction` of the limit, or of the machine's memory where none is set.
-
-    Raises:
-        TypeError, ValueError: `fraction` is no number between 0 and 1, or `device` no device of this process.
-    """
-    global _fraction
-    _check(device)
-    if isinstance(fraction, bool) or not isinstance(fraction, (int, float)):
-        raise TypeError("Invalid type for fraction argument, must be `float`")
-    if not 0 <= fraction <= 1:
-        raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
-    _fraction = float(fraction)
-    _set(_limit, _limit_name)
-
-
-def get_per_process_memory_fraction(device: Any = None) -> float:
-    """What :func:`set_per_process_memory_fraction` was given; 1.0 before."""
-    _check(device)
-    return _fraction
-
-
-def limit_by_variable() -> None:
-    """Take the limit of ``SHAKEDOWN_MEMORY_LIMIT``. Called once, when the device starts.
-
-    Raises:
-        ConfigError: it is no size.
-    """
-    from . import config
-
-    nbytes = config.MEMORY_LIMIT()
-    if nbytes is not None and _limit is None:
-        _set(nbytes, config.MEMORY_LIMIT.name)
-
-
-def _set(nbytes: int | None, name: str) -> None:
-    global _limit, _limit_name
-    _limit, _limit_name = nbytes, "" if nbytes is None else name
-    if _fraction < 1:
-        ledger.limit = int((_machine() if nbytes is None else nbytes) * _fraction)
-    else:
-        ledger.limit = nbytes
-
-
-def make_room(nbytes: int) -> None:
-    """Before `nbytes` more are allocated: see that the limit allows it. What Python's collector holds on to is freed first.
-
-    Raises:
-        torch.OutOfMemoryError: it does not. Nothing has been allocated.
-    """
-    limit = ledger.limit
-    if limit is None or nbytes <= 0 or now() + nbytes <= limit:
-        return
-    ledger.retries += 1
-    gc.collect()
-    if now() + nbytes > limit:
-        ledger.ooms += 1
-        _refuse(nbytes, limit)
-
-
-def _refuse(nbytes: int, limit: int) -> NoReturn:
-    held = now()
-    why = [f"set by {_limit_name}"] if _limit_name else []
-    if _fraction < 1:
-        why.append(f"{_fraction:.0%} of the memory by torch.neuron.set_per_process_memory_fraction")
-    raise torch.OutOfMemoryError(
-        f"Neuron out of memory. Tried to allocate {readable(nbytes)}. Device 0 has a total capacity of {readable(limit)} of "
-        f"which {readable(max(0, limit - held))} is free. {readable(held)} is allocated by PyTorch. The capacity is a limit, "
-        f"{', '.join(why)}. torch.neuron.memory_summary() tells more."
-    )
 
 
 # --- telling ------------------------------------------------------------------------------------------------------------

@@ -59,6 +59,14 @@ class Stream:
         return key.view(np.uint32)
 
 
+def give_back(generator: object | None) -> None:
+    """The last key was not used. (A CPU generator cannot go back.)"""
+    ours = None if generator is None else of_address.get(generator._cdata)  # type: ignore[attr-defined]
+    if generator is None or ours is not None:
+        stream = default if ours is None else ours.stream
+        stream.place(stream.seed, stream.offset - 1)
+
+
 def from_system() -> int:
     """A seed that nobody can predict: 64 bits of the operating system."""
     return int.from_bytes(os.urandom(8), "little")

@@ -269,6 +269,21 @@ def costs(run: Callable[..., Any], signature: Sequence[Aval]) -> dict[str, float
     }
 
 
+def temp_bytes(run: Any) -> int:
+    """The bytes that the executables of `run`, from :func:`compile`, need besides arguments and results: XLA's plan of it.
+
+    Of several executables the most. 0 where none has been compiled, or where the client does not say.
+    """
+    most = 0
+    runner: linking.Runner | None = getattr(run, "runner", None)
+    for compiled in list(runner.known.values()) if runner is not None else []:
+        try:
+            most = max(most, compiled.memory_analysis().temp_size_in_bytes)
+        except Exception:  # a plugin without the analysis: what it raises, or gives instead, is its own
+            continue
+    return most
+
+
 def traced(run: Any, signature: Sequence[Aval]) -> Any:
     """The jaxpr that `run`, from :func:`compile`, is for `signature`."""
     return run.runner.jitted.trace(*_shaped(signature)).jaxpr

@@ -9,6 +9,7 @@ import torch
 from . import runtime
 from .buffer import DEVICE, contiguous_stride, template
 from .dtypes import in_buffers
+from .memory_limit import make_room, to_read
 from .pending import Pending, value_of
 
 _CPU_KEY = torch._C.DispatchKey.CPU
@@ -63,6 +64,7 @@ def view_on(storage: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:
 def empty(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """A new device tensor; its elements are zeros today, but nobody may rely on it."""
     layout = template(dtype, tuple(size), tuple(stride))
+    make_room(layout.nbytes)
     return layout.new(runtime.zeros(layout.nbytes // dtype.itemsize, dtype))
 
 
@@ -77,9 +79,22 @@ def to_device(host: torch.Tensor) -> torch.Tensor:
     layout = template(host.dtype, size, stride)
     if host.numel() == 0:
         return layout.new(runtime.zeros(0, host.dtype))
+    make_room(layout.nbytes)
     if Pending.arrived is not None:
         Pending.arrived(layout.nbytes)
     return layout.new(runtime.upload(host.detach().as_strided((host.numel(),), (1,))))
+
+
+def overwrite(tensor: torch.Tensor, host: torch.Tensor) -> None:
+    """Put the values of the CPU tensor `host` into the device tensor `tensor`, which fills its storage and is dense.
+
+    `host` is broadcast and converted. The storage takes no more memory for it, as a copy into it would not.
+    """
+    laid_out = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu").copy_(host.detach())
+    storage = tensor.untyped_storage()
+    if Pending.arrived is not None:
+        Pending.arrived(storage.nbytes())
+    storage.buffer = runtime.upload(laid_out.as_strided((laid_out.numel(),), (1,)))
 
 
 def to_host(tensor: torch.Tensor, reason: str = "transfer") -> torch.Tensor:
@@ -99,7 +114,8 @@ def to_host(tensor: torch.Tensor, reason: str = "transfer") -> torch.Tensor:
             view = flat.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
             return view.clone(memory_format=torch.preserve_format)
     if not whole:
-        tensor = tensor.clone(memory_format=torch.preserve_format)
+        with to_read():
+            tensor = tensor.clone(memory_format=torch.preserve_format)
     flat = runtime.download(value_of(tensor.untyped_storage(), reason), tensor.dtype)
     return flat.as_strided(tensor.shape, tensor.stride())
 

@@ -287,6 +287,9 @@ class Captured:
                         for p in group["params"]:
                             if p.grad is not None:
                                 optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
+        except BaseException:  # too little memory for all of it: half a state would be taken for a whole one
+            self._forget(new)
+            raise
         finally:
             for p, grad in held:
                 p.grad = grad

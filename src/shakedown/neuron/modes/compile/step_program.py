@@ -19,6 +19,7 @@ from ...errors import LoweringError, UnsupportedStep
 from ...graph import GraphLowering
 from ...graph_higher_order import is_random
 from ...lowering.checks import Demand
+from ...memory_limit import Needs
 from ...pending import Pending, value_of
 from ...program import Builder, Program, Ref
 from ...transfer import to_device
@@ -183,6 +184,7 @@ class StepGraph:
         self.demands: list[Demand] = program.demands
         run = runtime.compile(program, program.name, holds="graph", donate=self.donated)
         self.programs[_ONLY] = run, self.donated, [], program
+        self.needs = Needs(program)
         self.ran = False
         graphs.add(self)
 
@@ -295,6 +297,7 @@ class StepGraph:
         self, tensors: Sequence[Tensor], storages: list[Any], numbers: Sequence[float]
     ) -> tuple[list[Tensor], Demand | None]:
         """(outputs of the loss, then fresh state, then gradients; the demand that the data broke, and nothing was written)."""
+        self.needs.begin()
         hosted = self.host.run(tensors, numbers)
         seated = [storages[k] for k in self.firsts]
         buffers = [storage.buffer for storage in seated]
@@ -337,6 +340,7 @@ class StepGraph:
             raise _unlowered(error) from error
         if self.profile is not None:
             self.profile.announce()
+        self.needs.learn(run)
         self.ran = True
         return results
 

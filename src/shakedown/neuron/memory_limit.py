@@ -1,0 +1,197 @@
+"""A limit on what the device may hold: a request above it is refused before anything is changed.
+
+Who allocates asks :func:`make_room` first: a plan knows the bytes of its results, and so does a compiled program. Storages
+are counted in :mod:`.ledger`. Imported by ``import torch``, and as light as that.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+
+from .ledger import ledger, note_peak, now
+
+if TYPE_CHECKING:
+    from .operators import Operator
+    from .program import Program
+
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+_limit: int | None = None  # bytes, as set; a fraction of it may be all that this process takes
+_limit_name = ""
+_fraction = 1.0
+
+
+def check_device(device: Any) -> None:
+    from .device import _index
+
+    _index(device)
+
+
+def machine_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def readable(nbytes: float) -> str:
+    """``24.00 GiB``, as PyTorch writes sizes."""
+    unit = 0
+    while abs(nbytes) >= 1024 and unit < len(_UNITS) - 1:
+        nbytes, unit = nbytes / 1024, unit + 1
+    return f"{nbytes:.2f} {_UNITS[unit]}" if unit else f"{nbytes} bytes"
+
+
+def set_memory_limit(nbytes: int | None) -> None:
+    """Refuse whatever would make the device hold more than `nbytes`; None: no limit (ours; TorchNeuron has no such function).
+
+    Raises:
+        ValueError: `nbytes` is not a whole number above zero.
+    """
+    if nbytes is not None and (isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes <= 0):
+        raise ValueError(f"a memory limit is a whole number of bytes above zero, or None; got {nbytes!r}")
+    _set(nbytes, "torch.neuron.set_memory_limit")
+
+
+def memory_limit() -> int | None:
+    """The bytes that this process may hold: the limit, or the fraction of it that was asked for. None: as many as there are."""
+    return ledger.limit
+
+
+def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
+    """Let this process hold `fraction` of the limit, or of the machine's memory where none is set.
+
+    Raises:
+        TypeError, ValueError: `fraction` is no number between 0 and 1, or `device` no device of this process.
+    """
+    global _fraction
+    check_device(device)
+    if isinstance(fraction, bool) or not isinstance(fraction, (int, float)):
+        raise TypeError("Invalid type for fraction argument, must be `float`")
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+    _fraction = float(fraction)
+    _set(_limit, _limit_name)
+
+
+def get_per_process_memory_fraction(device: Any = None) -> float:
+    """What :func:`set_per_process_memory_fraction` was given; 1.0 before."""
+    check_device(device)
+    return _fraction
+
+
+def limit_by_variable() -> None:
+    """Take the limit of ``SHAKEDOWN_MEMORY_LIMIT``. Called once, when the device starts.
+
+    Raises:
+        ConfigError: it is no size.
+    """
+    from . import config
+
+    nbytes = config.MEMORY_LIMIT()
+    if nbytes is not None and _limit is None:
+        _set(nbytes, config.MEMORY_LIMIT.name)
+
+
+def _set(nbytes: int | None, name: str) -> None:
+    global _limit, _limit_name
+    _limit, _limit_name = nbytes, "" if nbytes is None else name
+    if _fraction < 1:
+        ledger.limit = int((machine_memory() if nbytes is None else nbytes) * _fraction)
+    else:
+        ledger.limit = nbytes
+
+
+def make_room(nbytes: int) -> None:
+    """Before `nbytes` more are allocated: see that the limit allows it. What Python's collector holds on to is freed first.
+
+    Raises:
+        torch.OutOfMemoryError: it does not. Nothing has been allocated.
+    """
+    limit = ledger.limit
+    if limit is None or nbytes <= 0 or now() + nbytes <= limit or getattr(_here, "reads", False):
+        return
+    ledger.retries += 1
+    gc.collect()
+    if now() + nbytes > limit:
+        ledger.ooms += 1
+        _refuse(nbytes, limit)
+
+
+_here = threading.local()
+
+
+@contextmanager
+def to_read() -> Iterator[None]:
+    """While open, this thread is refused nothing: what is made here is read and gone, and a full device must be readable."""
+    _here.reads = True
+    try:
+        yield
+    finally:
+        _here.reads = False
+
+
+def _refuse(nbytes: int, limit: int) -> NoReturn:
+    held = now()
+    why = [f"set by {_limit_name}"] if _limit_name else []
+    if _fraction < 1:
+        why.append(f"{_fraction:.0%} of the memory by torch.neuron.set_per_process_memory_fraction")
+    raise torch.OutOfMemoryError(
+        f"Neuron out of memory. Tried to allocate {readable(nbytes)}. Device 0 has a total capacity of {readable(limit)} of "
+        f"which {readable(max(0, limit - held))} is free. {readable(held)} is allocated by PyTorch. The capacity is a limit, "
+        f"{', '.join(why)}. torch.neuron.memory_summary() tells more."
+    )
+
+
+def make_room_for(operator: Operator, plan: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """:func:`make_room` for the results of a call of `operator`; what is refused has drawn no random numbers.
+
+    Raises:
+        torch.OutOfMemoryError: the limit does not allow it.
+    """
+    try:
+        make_room(getattr(plan, "nbytes", 0))  # what runs on the CPU asks for its results when they come
+    except torch.OutOfMemoryError:
+        if operator.random and (operator.draws is None or operator.draws(args, kwargs)):
+            from . import rng
+
+            rng.give_back(kwargs.get("generator"))
+        raise
+
+
+class Needs:
+    """What one compiled program needs while it runs: its results that are new, and what XLA says that it needs besides.
+
+    ``temp`` is 0 until the program has been compiled, or where XLA does not say.
+    """
+
+    __slots__ = ("results", "temp")
+
+    def __init__(self, program: Program) -> None:
+        from .buffer import storage_nbytes
+        from .views import View
+
+        fresh = {step.to: step.view for step in program.steps if step.kind == "pack"}
+        views = [view for ref in program.results if isinstance(view := fresh.get(ref), View)]
+        self.results = sum(storage_nbytes(v.dtype, v.size, v.stride) for v in views)
+        self.temp = 0
+
+    def begin(self) -> None:
+        """Before the program runs, and before anything is changed for it.
+
+        Raises:
+            torch.OutOfMemoryError: the limit does not allow it.
+        """
+        if ledger.limit is not None:
+            make_room(self.results + self.temp)
+        note_peak(self.results + self.temp)
+
+    def learn(self, run: Any) -> None:
+        """After the first run of `run`, from :func:`.runtime.compile`, and before its results are tensors."""
+        from . import runtime
+
+        self.temp = runtime.temp_bytes(run)
+        note_peak(self.results + self.temp)
