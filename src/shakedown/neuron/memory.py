@@ -224,7 +224,7 @@ def _tell_from_now_on(more: int) -> None:
     with _lock:
         before, _tellers = _tellers, _tellers + more
         if not before:
-            buffer.Template.new = _new_and_tell(buffer.Template.new)  # type: ignore[method-assign]
+            buffer.Template.new = _new_and_tell(buffer.Template.new)  # type: ignore[method-assign,assignment]
             tell_of_frees(lambda nbytes: _tell("free", nbytes))
         elif not _tellers:
             tell_of_frees(None)

@@ -84,8 +84,9 @@ def close() -> None:
     _close_forward_mode()
     when_loaded("torch.nn.attention.flex_attention", _admit_to_flex_attention)
     _close_cache_artefacts()
-    from . import torch_gaps_profiler, torch_gaps_random, torch_gaps_streams  # the second uses this module
+    from . import torch_gaps_memory, torch_gaps_profiler, torch_gaps_random, torch_gaps_streams  # one uses this module
 
+    torch_gaps_memory.close()
     torch_gaps_profiler.close()
     torch_gaps_random.close()
     torch_gaps_streams.close()
