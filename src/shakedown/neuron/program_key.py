@@ -267,12 +267,14 @@ def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
 
 
 def _is_in_place(function: FunctionType) -> bool:
-    return function.__code__.co_filename.startswith(_ROOT) or _is_library(function)
+    file = function.__code__.co_filename
+    return file.startswith(_ROOT) or file in _BESIDE or _is_library(function)
 
 
 _places = _Places()
 _PREFIX = f"{__package__}."
 _ROOT = str(Path(__file__).parent)
+_BESIDE = {str(Path(__file__).parent.with_name("nki.py"))}  # a part of the device that lies beside it
 
 
 @functools.cache
@@ -280,13 +282,14 @@ def source_digest() -> str:
     """The digest of this package's source and of the support profiles that it brings."""
     digest = hashlib.blake2b(digest_size=20)
     for path in _source_files():
-        digest.update(f"{path.relative_to(_PACKAGE)}\0".encode())
+        digest.update(f"{path.relative_to(_PACKAGE.parent)}\0".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
 def _source_files() -> list[Path]:
-    return sorted(path for path in _PACKAGE.rglob("*") if path.suffix in (".py", ".toml"))
+    inside = sorted(path for path in _PACKAGE.rglob("*") if path.suffix in (".py", ".toml"))
+    return [*inside, *map(Path, sorted(_BESIDE))]
 
 
 @functools.cache

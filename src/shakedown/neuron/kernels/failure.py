@@ -31,6 +31,7 @@ def blaming(kernel: str, describe: Callable[[], str]) -> Iterator[None]:
             f"kernel {kernel}({describe()}) failed{f' at {place}' if place else ''}: {type(error).__name__}: {lines[0]}"
         )
         error.__traceback__ = error.__cause__ = error.__context__ = None
+        error.__notes__ = [n for n in getattr(error, "__notes__", ()) if "JAX has removed" not in n]
         raise KernelError(said) from error
 
 

@@ -37,6 +37,7 @@ _KNOWN = {
     "builtins",
 }
 _KNOWN |= {"collections", "einops", "opt_einsum", "__future__"}
+_OURS = (f"{WrappedKernel.__module__}", f"{__package__}.")
 # What looks at the process or the world instead of its arguments.
 _WORLDLY = {
     "open",
@@ -132,6 +133,8 @@ class _Walk:
         raise _Unclear
 
     def _function(self, function: FunctionType) -> str:
+        if function.__module__.startswith(_OURS):
+            return f"{function.__module__}.{function.__qualname__}"  # its source is a part of every key
         if _root(function.__module__) in _KNOWN:
             if "random" in function.__module__ and not function.__module__.startswith("jax."):
                 raise _Unclear

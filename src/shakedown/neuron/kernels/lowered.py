@@ -46,16 +46,16 @@ class KernelLowering:
         self._hosts: dict[str, Callable[..., Any]] = {}
 
     def __call__(self, tensors: Sequence[Any], given: str) -> list[Any]:
-        return self._evaluated(given, tensors)[1]
+        with blaming(self.name, lambda: described(self.parameters, given, tensors)):
+            return self._evaluated(given, tensors)[1]
 
     def _evaluated(self, given: str, arrays: Sequence[Any]) -> tuple[Any, list[Any]]:
         import jax
         import jax.numpy as jnp
 
-        with blaming(self.name, lambda: described(self.parameters, given, arrays)):
-            args, kwargs = decode(given, arrays)
-            leaves, tree = jax.tree_util.tree_flatten(self.kernel(*args, **kwargs))
-            return tree, [jnp.asarray(leaf) for leaf in leaves]
+        args, kwargs = decode(given, arrays)
+        leaves, tree = jax.tree_util.tree_flatten(self.kernel(*args, **kwargs))
+        return tree, [jnp.asarray(leaf) for leaf in leaves]
 
     def bound(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
         """The arguments with the kernel's defaults for those that are missing.
@@ -95,8 +95,8 @@ class KernelLowering:
                 trees.append(tree)
                 return leaves
 
-            leaves = jax.eval_shape(traced, *shaped)
             with blaming(self.name, lambda: described(self.parameters, given, shaped)):
+                leaves = jax.eval_shape(traced, *shaped)
                 found = Returned(trees[0], tuple((tuple(a.shape), to_torch(a.dtype)) for a in leaves))
             self._returned[key] = found
         return found
