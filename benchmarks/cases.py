@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from . import adaptive, compiled, evidence, starting
+from . import adaptive, compiled, evidence, profiler, starting
 from .compiled import hand_written
 from .decoder import COMPILED, MEDIUM, SMALL, Size
 from .measure import compare
@@ -122,6 +122,7 @@ CASES: dict[str, Callable[[], Iterator[Row]]] = {
     "evidence": evidence.overhead,
     **compiled.CASES,
     **starting.CASES,
+    **profiler.CASES,
     **adaptive.CASES,
 }
 

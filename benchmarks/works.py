@@ -122,9 +122,23 @@ def new_shapes(device: str) -> Callable[[], None]:
     return work
 
 
+def untracked() -> Callable[[], object]:
+    from .profiler import untracked  # which needs this module
+
+    return untracked()
+
+
+def after_a_profile() -> Callable[[], object]:
+    from .profiler import after_a_profile
+
+    return after_a_profile()
+
+
 WORKS: dict[str, Callable[[], Callable[[], object]]] = {
     "adds": functools.partial(adds, "neuron"),
     "small": functools.partial(training, SMALL, "neuron"),
+    "small, untracked": untracked,
+    "small, after a profile": after_a_profile,
     "small on the CPU": functools.partial(training, SMALL, "cpu"),
     "medium": functools.partial(training, MEDIUM, "neuron"),
     "medium, compiled": functools.partial(training, MEDIUM, "neuron", compiled=True),

@@ -77,6 +77,8 @@ def _rows(session: Session, device: str, base: int, rows: list[Row]) -> Iterator
         if "dur" in row:
             flow = yield from _arrows(event, row, operators, flow)
         yield row
+        if event.kind == "memory":
+            yield {**row, "name": f"memory of {device}:{event.core}", "ph": "C", "args": {"bytes": int(event.detail)}}
     yield from _counters(session, base)
 
 
@@ -107,8 +109,9 @@ def _row(event: DeviceEvent, track: int, base: int) -> Row:
         arguments["line"], arguments["stack"] = event.calls[0].stack[0], event.calls[0].stack
     row: Row = {"name": event.title, "cat": f"neuron_{event.kind}", "pid": event.core, "tid": track}
     row |= {"ts": _us(event.start, base), "args": arguments}
-    if event.kind == "memory":
-        return {**row, "name": "[memory]", "ph": "i", "s": "t"}
+    if event.kind == "memory":  # as Kineto writes them; 20 is PyTorch's number of the device type
+        held = {"Device Type": 20, "Device Id": event.core, "Bytes": event.nbytes, "Total Allocated": int(event.detail)}
+        return {**row, "name": "[memory]", "ph": "i", "s": "t", "args": held}
     if event.kind == "other" and event.end == event.start:
         return {**row, "ph": "i", "s": "t"}
     return {**row, "ph": "X", "dur": (event.end - event.start) / 1e3}
@@ -120,7 +123,7 @@ def _arrows(event: DeviceEvent, row: Row, operators: Within[Row], flow: int) -> 
         found = operators.innermost(call.thread, call.start, call.end)
         if found is None:
             continue
-        start, end, operator = found
+        operator = found[2]
         if len(event.calls) == 1 and call.end == event.end:
             finish = min(row["ts"] + row["dur"], operator["ts"] + operator["dur"])
             row["ts"] = max(row["ts"], operator["ts"])
@@ -187,7 +190,7 @@ def _counters(session: Session, base: int) -> Iterator[Row]:
         ("CPU of this process", "%", sampler.processor),
         ("resident memory of this process", "bytes", sampler.memory),
     ):
-        for at, value in samples:  # type: ignore[attr-defined]
+        for at, value in samples:
             yield {
                 "ph": "C",
                 "name": name,

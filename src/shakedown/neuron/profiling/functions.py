@@ -37,11 +37,33 @@ class Placed:
             backward = None if has_stack else _backward(operator)
             stack = None if backward is None else lines.get((backward.sequence_nr, backward.fwd_thread))
             if stack and backward is not None:
-                event.stack = stack
+                event.stack = event.stack or stack
+                operator.stack = stack
                 above: FunctionEvent | None = _surviving(operator, there)
                 while above is not None:
                     above.stack = stack
                     above = None if above is backward else above.cpu_parent
+        _add_up(found)
+
+
+class _Counted(FunctionEvent):
+    """An operator on the CPU whose device time, with all that it called, has been added up.
+
+    PyTorch adds it up again for every operator and all that is around it, which takes minutes where a profile has Python
+    functions in it, some dozens around each other.
+    """
+
+    @property
+    def device_time_total(self) -> float:
+        return self.neuron_total  # type: ignore[no-any-return]
+
+
+def _add_up(found: Any) -> None:
+    for event in reversed(found):  # what is called comes after its caller
+        if event.device_type == DeviceType.CPU and not event.is_async:
+            own = sum(kernel.duration for kernel in event.kernels)
+            event.neuron_total = own + sum(child.device_time_total for child in event.cpu_children)
+            event.__class__ = _Counted
 
 
 def _surviving(operator: FunctionEvent, there: set[int]) -> FunctionEvent:
@@ -121,6 +143,7 @@ def _made(event: DeviceEvent, number: int, zero: int, use_device: str, *, as_not
         activity_type=f"neuron_{event.kind}",
     )
     made.neuron = event  # for by_line, and whoever wants the bytes
+    made.neuron_operators = []
     return made
 
 
@@ -128,11 +151,12 @@ def _cause(placed: Placed, operators: Within[FunctionEvent], event: DeviceEvent,
     share = made.time_range.elapsed_us() / len(event.calls)
     for call in event.calls:
         found = operators.innermost(call.thread, call.start, call.end)
+        made.neuron_operators.append(None if found is None else found[2])
         if found is None:
             if not made.stack:
                 made.stack = call.stack
             continue
-        start, end, operator = found
+        operator = found[2]
         if len(event.calls) == 1 and call.end == event.end:  # what clocks are unsure of does not leave the operator
             made.time_range.start = max(made.time_range.start, operator.time_range.start)
             made.time_range.end = max(min(made.time_range.end, operator.time_range.end), made.time_range.start)

@@ -35,7 +35,7 @@ def trouble(what: str, error: BaseException) -> None:
 
 def attach(profile: Any) -> None:
     """Make `profile`, a new ``torch.autograd.profiler.profile``, one that holds the device's events."""
-    kind = type(profile)
+    kind: Any = type(profile)
     missing = [name for name in _NEEDED if not callable(getattr(kind, name, None))]
     if missing:
         raise AttributeError(f"{kind.__name__} has no {', '.join(missing)}")
@@ -43,7 +43,7 @@ def attach(profile: Any) -> None:
 
 
 @functools.cache
-def _with_device(kind: type) -> type:
+def _with_device(kind: Any) -> Any:
     return type(kind.__name__, (_WithDevice, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__})
 
 
@@ -77,7 +77,10 @@ class _Readable:
                 yield event
 
 
-class _WithDevice:
+_AProfile: Any = object  # the class that it goes before, for who reads types
+
+
+class _WithDevice(_AProfile):
     """Goes before ``torch.autograd.profiler.profile`` in the classes of a profile."""
 
     _session: Session | None = None

@@ -14,8 +14,8 @@ NO_LINE = "(no Python line)"  # the autograd engine's thread, without a forward 
 class Line:
     """What one line of the user's program had the device do.
 
-    ``device_us`` is time of programs and transfers; ``runtime_us`` of compiling, loading, waiting, flushing and running on the CPU
-    instead, where one may hold another; ``events`` counts by name. A fused program of adaptive eager counts for the
+    ``device_us`` is time of programs and transfers; ``runtime_us`` of compiling, loading, waiting, flushing and running on
+    the CPU instead, where one may hold another; ``events`` counts by name. A fused program of adaptive eager counts for the
     lines of its operators in equal parts.
     """
 
@@ -46,9 +46,7 @@ def by_line(profiler: Any) -> list[Line]:
         device = getattr(event, "neuron", None)
         if device is None or event.device_type != DeviceType.PrivateUse1:
             continue
-        stacks = [call.stack for call in device.calls]
-        if len(stacks) == 1:
-            stacks = [event.stack]
+        stacks = [call.stack or getattr(by, "stack", []) for call, by in zip(device.calls, event.neuron_operators)]
         for stack in stacks:
             line = stack[0] if stack else NO_LINE
             row = found.setdefault(line, Line(line))

@@ -35,7 +35,7 @@ class NeuronConfig(_ExperimentalConfig):
         max_events_per_nc: events to keep of each core at most (None: all); later ones are counted and dropped.
         capture_enabled_for_nc: cores to collect from, ``"0,1,2-5"`` (None: all).
         profile_output_dir: where :meth:`NeuronProfiler.export_trace` writes.
-        neff_cache_dir, precache_node_info: accepted; the rehearsal has no NEFF files, and names of operators come with the events.
+        neff_cache_dir, precache_node_info: accepted without effect: the rehearsal has no NEFF files, and events have names.
 
     Raises:
         ValueError: there is no such mode, the list of cores cannot be read, or the number of events is not above zero.

@@ -30,8 +30,8 @@ class NeuronProfiler:
         record_shapes: keep the sizes of operators' inputs.
         pytorch_trace_file: where PyTorch's trace goes (None: ``pytorch_trace.json`` in `neuron_output_dir`).
         neuron_output_dir: directory of what is written, made if need be.
-        event_filters: ``{"nc": [0, (2, 5)], "types": ["execute", "transfer"]}``: the cores (numbers, inclusive ranges) and the kinds
-            of events to keep. Kinds are those of docs/profiler.md, or names of :class:`ProfileMode`.
+        event_filters: ``{"nc": [0, (2, 5)], "types": ["execute", "transfer"]}``: the cores (numbers, inclusive ranges) and
+            the kinds of events to keep. Kinds are those of docs/profiler.md, or names of :class:`ProfileMode`.
 
     Raises:
         ValueError: a filter that does not exist, or cannot be read.

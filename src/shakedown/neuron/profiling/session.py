@@ -115,6 +115,10 @@ class Session:
             self._stack.enter_context(self.sampler)
         self._fallback = time_of_day()
         self._brackets.append(mark())
+        if self.memory:
+            from .. import memory
+
+            self._stack.enter_context(memory.telling())
         if adaptive.enabled():  # operators run later than they are called
             self._stack.enter_context(events.watch(self._note_call))
         self._stack.enter_context(events.subscribe(self._hear))
@@ -146,7 +150,7 @@ class Session:
             self._called.append(_Called(tally.name, time.perf_counter_ns(), threading.get_native_id(), frames))
 
     def _hear(self, event: events.Event) -> None:
-        kind = event.kind
+        kind: str = event.kind
         calls: tuple[_Called, ...] = ()
         if self._called:
             calls = self._causes(event)
@@ -157,12 +161,12 @@ class Session:
         core = getattr(event, "device", 0)
         if self._cores is not None and core not in self._cores:
             return
-        if self._most is not None:
+        if self._most is not None and kind != "memory":
             seen = self._counts[core] = self._counts.get(core, 0) + 1
             if seen > self._most:
                 self.dropped += 1
                 return
-        frames = () if self._taker is None or calls else self._taker.take()
+        frames = () if self._taker is None or calls or kind == "memory" else self._taker.take()
         self._heard.append(_Heard(event, time.perf_counter_ns(), threading.get_native_id(), frames, calls))
 
     def _causes(self, event: events.Event) -> tuple[_Called, ...]:
@@ -212,7 +216,7 @@ class Session:
                         convert(end),
                         heard.thread,
                         calls,
-                        event.nbytes,
+                        -event.nbytes if event.kind == "memory" and event.name == "free" else event.nbytes,
                         event.detail,
                         event.phase,
                         getattr(event, "device", 0),
@@ -225,7 +229,7 @@ class Session:
 
 
 def _kind_of(event: events.Event) -> str:
-    kind = event.kind
+    kind: str = event.kind
     if kind == "compile":
         return "compile" if event.detail in ("compiled", "background") else "load"
     return kind if kind in KINDS[ProfileMode.RUNTIME] or kind == "execute" else "other"

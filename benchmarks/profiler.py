@@ -1,0 +1,139 @@
+"""What profiling costs: while a profile runs, when none does, and what is always on, the tallies of operators.
+
+A tally is one addition for each operator. What it costs is measured against a device whose kernels were built without it, and
+without the question whether anybody listens, which is all that the profiler costs while it is off.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from .decoder import SMALL
+from .measure import compare
+from .rows import Row, compared
+from .side import Child
+from .works import Training, decoder, training
+
+_TOGETHER = 10  # steps of one profile: beginning and ending it is part of the figure
+_TRACKED = 1.03
+_ON = [ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]
+
+
+class _Untracked(ast.NodeTransformer):
+    """Takes tallies, and what is done for listeners, out of a function."""
+
+    def __init__(self) -> None:
+        self.removed = 0
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt | None:
+        if isinstance(node.target, ast.Attribute) and node.target.attr == "runs":
+            self.removed += 1
+            return None
+        return node
+
+    def visit_If(self, node: ast.If) -> ast.stmt | None:
+        if ast.unparse(node.test) == "events.listening":
+            self.removed += 1
+            return None
+        return self.generic_visit(node)  # type: ignore[return-value]
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        if ast.unparse(node.test) == "events.listening":
+            self.removed += 1
+            return node.orelse
+        return node
+
+
+def without_tracking() -> None:
+    """Have the kernels of this process, which has not used the device yet, built without tallies and listeners.
+
+    Raises:
+        RuntimeError: the device is in use, or its kernels have nothing of that kind.
+    """
+    if torch.neuron.is_initialized():
+        raise RuntimeError("the kernels are there already")
+    from shakedown.neuron import dispatch
+
+    for name in ("kernel_of", "_finish"):
+        taker = _Untracked()
+        tree = taker.visit(ast.parse(textwrap.dedent(inspect.getsource(getattr(dispatch, name)))))
+        if taker.removed < 2:
+            raise RuntimeError(f"dispatch.{name} does no tracking that could be left out")
+        exec(compile(ast.fix_missing_locations(tree), dispatch.__file__, "exec"), vars(dispatch))
+
+
+def untracked() -> Callable[[], torch.Tensor]:
+    """The small decoder's eager step on such a device."""
+    without_tracking()
+    return training(SMALL, "neuron")
+
+
+def after_a_profile() -> Callable[[], torch.Tensor]:
+    """The small decoder's eager step, in a process that has been profiled."""
+    step = training(SMALL, "neuron")
+    with profile(activities=_ON, with_stack=True, record_shapes=True, profile_memory=True) as taken:
+        step()
+    taken.key_averages()
+    return step
+
+
+def tracking() -> Iterator[Row]:
+    with Child("small") as ours, Child("small, untracked") as peer:
+        found = compare(ours, peer, repeats=20, blocks=21)
+    yield compared(
+        f"op tracking: eager step of the small decoder ({SMALL})",
+        "the same without tallies and listeners",
+        _TRACKED,
+        found,
+    )
+
+
+def off() -> Iterator[Row]:
+    with Child("small, after a profile") as ours, Child("small") as peer:
+        found = compare(ours, peer, repeats=20, blocks=21)
+    yield compared(
+        f"profiler off: eager step of the small decoder ({SMALL})", "a process that was never profiled", _TRACKED, found
+    )
+
+
+def on() -> Iterator[Row]:
+    step = Training(*decoder(SMALL), "neuron").step
+    step()
+
+    def under(how: Callable[[], AbstractContextManager[object]]) -> Callable[[], None]:
+        def work() -> None:
+            with how():
+                for _ in range(_TOGETHER):
+                    step()
+
+        return work
+
+    device = under(lambda: profile(activities=_ON))
+    lines = under(lambda: profile(activities=_ON, with_stack=True))
+    host_lines = under(lambda: profile(activities=[ProfilerActivity.CPU], with_stack=True))
+    for label, ours, peer_label, peer in (
+        ("CPU and device", device, "no profile", under(nullcontext)),
+        (
+            "CPU and device",
+            device,
+            "a profile of the CPU alone",
+            under(lambda: profile(activities=[ProfilerActivity.CPU])),
+        ),
+        ("CPU and device, with_stack", lines, "a profile of the CPU alone, with_stack", host_lines),
+    ):
+        name = f"profiler on ({label}): {_TOGETHER} eager steps of the small decoder"
+        yield compared(name, peer_label, None, compare(ours, peer, repeats=1, blocks=11))
+
+
+CASES: dict[str, Callable[[], Iterator[Row]]] = {
+    "profiler-off": off,
+    "profiler-on": on,
+    "tracking": tracking,
+}
