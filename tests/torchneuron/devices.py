@@ -327,7 +327,7 @@ def bf16():
     assert torch.neuron.is_bf16_supported() is True
 
 
-@entry("torch.neuron", "torch.accelerator", source="article, docs")
+@entry("package", "torch.accelerator", source="article, docs")
 def accelerator():
     """Names this device, counts it and waits for it"""
     assert torch.accelerator.current_accelerator() == torch.device("neuron")

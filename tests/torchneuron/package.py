@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import sys
 
 import pytest
@@ -94,12 +94,3 @@ def neuron():
     import torch_neuronx.neuron as by_import
 
     assert torch_neuronx.neuron is torch.neuron is by_import
-
-
-@entry("package", "names that do not exist", source="ours")
-def strangers():
-    """AttributeError, and the submodules are found by name"""
-    with pytest.raises(AttributeError, match="no public name"):
-        torch_neuronx.no_such_name
-    for name in ("metrics", "utils", "profiling"):
-        assert importlib.util.find_spec(f"torch_neuronx.{name}") is not None

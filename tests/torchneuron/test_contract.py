@@ -48,6 +48,12 @@ def test_every_name_of_the_package_has_an_entry() -> None:
         assert not missing
 
 
+def test_a_name_that_torchneuron_does_not_have_is_none_here() -> None:
+    with pytest.raises(AttributeError, match="no public name"):
+        torch_neuronx.no_such_name
+    assert all(hasattr(torch_neuronx, name) for name in torch_neuronx.__all__)
+
+
 def test_the_committed_table_is_what_a_run_gives() -> None:
     rows = [row_of(one) for one in ENTRIES]
     assert _without_the_torch(table.between(table.PAGE.read_text())) == _without_the_torch(table.text_of(rows))

@@ -33,7 +33,6 @@ def fresh(*more: int) -> torch.Tensor:
     source="snapshot; article",
     differs="always `aten::name.overload`, where the snapshot has three spellings",
 )
-@entry("torch.neuron", "get_executed_ops", source="ours")
 def executed():
     """Distinct names as a list, after a wait"""
     x = torch.ones(2, 2, device="neuron")
@@ -46,7 +45,6 @@ def executed():
 
 
 @entry("torch_neuronx", "get_fallback_ops", source="snapshot; article")
-@entry("torch.neuron", "get_fallback_ops", source="ours")
 def fallbacks():
     """Exact names of operators that ran on the CPU; views and transfers are none"""
     x = torch.randn(2, 3, device="neuron")
@@ -57,7 +55,6 @@ def fallbacks():
 
 
 @entry("torch_neuronx", "clear_op_tracking")
-@entry("torch.neuron", "clear_op_tracking", source="ours")
 def cleared():
     """Empties both lists"""
     torch.fake_quantize_per_tensor_affine(torch.ones(2, device="neuron"), 0.1, 0, 0, 255)
@@ -179,17 +176,16 @@ def mlir_helpers():
 # --- kernels and profiles -----------------------------------------------------------------------------------------------
 
 
-def _doubled(x):
-    return x * 2
+def _doubled(x, grid=(1,)):
+    return x * 2 * grid[0]
 
 
 @entry("torch_neuronx", "wrap_nki", source="snapshot", differs="kernels are JAX or Pallas functions (docs/kernels.md)")
-@entry("torch.neuron", "wrap_nki", source="ours")
 def wrap_nki():
     """A callable on tensors, indexable by a grid"""
     kernel = torch_neuronx.wrap_nki(_doubled)
     assert kernel(torch.ones(3, device="neuron")).tolist() == [2, 2, 2]
-    assert callable(kernel[(1,)])
+    assert kernel[(3,)](torch.ones(3, device="neuron")).tolist() == [6, 6, 6]
 
 
 @entry(
@@ -198,7 +194,6 @@ def wrap_nki():
     source="docs, snapshot",
     differs="kernels are JAX or Pallas functions (docs/kernels.md)",
 )
-@entry("torch.neuron", "nki_op", source="ours")
 def nki_op():
     """An operator out of a typed function, with its backward by `register_autograd`, listed under its own name"""
     kernel = torch_neuronx.wrap_nki(_doubled)
