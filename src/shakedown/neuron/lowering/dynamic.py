@@ -344,6 +344,7 @@ _into("nonzero.out", nonzero)
 _into("masked_select.out", masked_select)
 _into("index.Tensor_out", index)
 _into("bincount.out", bincount)
+_into("rrelu_with_noise.out", torch.ops.aten.rrelu_with_noise.default)  # the noise is written, so no schema tells
 
 
 @composite("addbmm_")
