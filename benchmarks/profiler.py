@@ -39,7 +39,7 @@ class _Untracked(ast.NodeTransformer):
         return node
 
     def visit_If(self, node: ast.If) -> ast.stmt | None:
-        if ast.unparse(node.test) == "events.listening":
+        if ast.unparse(node.test) in ("events.listening", "start_ns"):
             self.removed += 1
             return None
         return self.generic_visit(node)  # type: ignore[return-value]

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from .. import events, log
+from .. import events, log, streams
 from ..modes import adaptive
 from .clock import Bracket, Clock, Span, fit, mark, time_of_day
 from .frames import Frames, Taker, written
@@ -72,6 +72,7 @@ class _Heard:
     event: events.Event
     at: int  # ns, when it was heard
     thread: int
+    stream: int
     frames: Frames
     calls: tuple[_Called, ...] = ()
 
@@ -158,7 +159,7 @@ class Session:
             return
         if _kind_of(event) not in self._kinds:
             return
-        core = getattr(event, "device", 0)
+        core = 0  # of the only device there is
         if self._cores is not None and core not in self._cores:
             return
         if self._most is not None and kind != "memory":
@@ -167,7 +168,8 @@ class Session:
                 self.dropped += 1
                 return
         frames = () if self._taker is None or calls or kind == "memory" else self._taker.take()
-        self._heard.append(_Heard(event, time.perf_counter_ns(), threading.get_native_id(), frames, calls))
+        stream = streams.current_stream().stream_id
+        self._heard.append(_Heard(event, time.perf_counter_ns(), threading.get_native_id(), stream, frames, calls))
 
     def _causes(self, event: events.Event) -> tuple[_Called, ...]:
         """The calls that adaptive eager recorded and that `event` is the execution of. They run in the order of their calls."""
@@ -219,8 +221,7 @@ class Session:
                         -event.nbytes if event.kind == "memory" and event.name == "free" else event.nbytes,
                         event.detail,
                         event.phase,
-                        getattr(event, "device", 0),
-                        getattr(event, "stream", 0),
+                        stream=heard.stream,
                     )
                 )
             _without_compiling(made)
