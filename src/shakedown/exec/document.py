@@ -58,7 +58,11 @@ class Memory(Frozen):
 
 
 class Place(Frozen):
-    """A line that named CUDA. ``text`` is the line, ``rule`` the id of the rule of ``shakedown scan`` for the same thing."""
+    """A line that named CUDA. ``text`` is the line, ``rule`` the id of the rule of ``shakedown scan`` for the same thing.
+
+    ``library``: no line of the script led there. ``via``: the script's line called a library, which named CUDA there. A count of
+    0: it was found in the source, and whether it ran is not known.
+    """
 
     file: str
     line: int
@@ -67,6 +71,7 @@ class Place(Frozen):
     outcome: Outcome
     rule: str
     library: bool
+    via: str = ""
     count: int
     text: str = ""
 
@@ -138,4 +143,4 @@ def merged(places: list[Place]) -> list[Place]:
         key.model_copy(update={"count": count, "text": linecache.getline(key.file, key.line).strip()[:200]})
         for key, count in found.items()
     ]
-    return sorted(rows, key=lambda p: (p.library, _ORDER.index(p.outcome), p.file, p.line, p.call))
+    return sorted(rows, key=lambda p: (p.library, _ORDER.index(p.outcome), p.file, p.line, p.call, p.via))

@@ -34,9 +34,9 @@ def begin(root: Path) -> None:
     except OSError:  # a process that outlives the command
         return
     job.started_by(root, os.getpid()).touch()
-    atexit.register(_leave, root)
+    atexit.register(_leave, root)  # not run in children of multiprocessing that were forked, such as a DataLoader's
     os.register_at_fork(after_in_child=_in_child)
-    util.register_after_fork(told, lambda _: util.Finalize(None, _leave, (root,), exitpriority=0))
+    util.register_after_fork(_leave, lambda leave: util.Finalize(None, leave, (root,), exitpriority=0))
     if told.redirect_cuda:
         from . import redirect
 

@@ -177,6 +177,8 @@ def run(request: Request) -> document.Document:
             child_is(child)
             code = child.wait()
         processes, places, silent = document.gather(root)
+        if request.redirect_cuda:
+            places = document.merged([*places, *_comparisons(request.target)])
     return document.Document(
         command=[sys.executable, *request.target],
         environment=chosen,
@@ -190,6 +192,43 @@ def run(request: Request) -> document.Document:
         silent=silent,
         places=places,
     )
+
+
+_COMPARISONS = ("cuda-compare", "cuda-prefix")
+
+
+def _comparisons(target: tuple[str, ...]) -> list[document.Place]:
+    """Places of the script's source, and of what it imports of its own, that compare something with "cuda".
+
+    What they compare is a string of Python's, which nothing can redirect; so they are found as ``shakedown scan`` finds them,
+    whether they ran or not.
+    """
+    from shakedown.readiness.errors import BadInput
+    from shakedown.readiness.scan import RULES, root_of, scan
+    from shakedown.readiness.workload import resolve
+
+    why = {rule.id: rule.instead for rule in RULES}
+    script = Path(target[0])
+    if not script.is_file() or script.suffix != ".py":
+        return []
+    try:
+        found = scan(resolve(str(script)))
+    except BadInput:
+        return []
+    return [
+        document.Place(
+            file=str(root_of(script.resolve()) / hit.path),
+            line=hit.line,
+            call=hit.text[:200],
+            became=f"false on the device; write {why[hit.rule]}",
+            outcome="not redirected",
+            rule=hit.rule,
+            library=False,
+            count=0,
+        )
+        for hit in found.hits
+        if hit.rule in _COMPARISONS
+    ]
 
 
 def _signal_name(number: int) -> str:

@@ -24,7 +24,11 @@ _ranks: dict[str, int] = {}
 
 @dataclass(frozen=True)
 class Place:
-    """One line. ``rule`` is the id of the rule of ``shakedown scan`` that finds the same in the source, where there is one."""
+    """One line of the script's own code, or of a library where none led there (``library``).
+
+    ``via`` is the line of the library that the script called and that named CUDA, ``""`` where the script did. ``rule`` is the id
+    of the rule of ``shakedown scan`` that finds the same in a source, where there is one.
+    """
 
     file: str
     line: int
@@ -33,6 +37,7 @@ class Place:
     outcome: Outcome
     rule: str
     library: bool
+    via: str
 
 
 _lock = threading.Lock()
@@ -88,12 +93,21 @@ def asked_by_torch(depth: int = 2) -> bool:
 
 def note(call: str, became: str, outcome: Outcome = "redirected", rule: str = "") -> None:
     """Count one more use of CUDA, at the innermost line of the script's own code, or of a library where there is none."""
-    lines = _lines(sys._getframe(1))
-    best = min(range(len(lines)), key=lambda i: (_rank(lines[i][0]), i), default=None)
-    file, line = ("", 0) if best is None or _rank(lines[best][0]) == 2 else lines[best]
-    place = Place(file, line, call, became, outcome, rule, bool(file) and _rank(file) == 1)
+    where, via = _where(_lines(sys._getframe(1)))
+    file, line = where or ("", 0)
+    place = Place(file, line, call, became, outcome, rule, bool(file) and _rank(file) == 1, via)
     with _lock:
         _counts[place] = _counts.get(place, 0) + 1
+
+
+def _where(lines: list[tuple[str, int]]) -> tuple[tuple[str, int] | None, str]:
+    """The line to list, and the library's that named CUDA for it."""
+    named = next((one for one in lines if _rank(one[0]) < 2), None)
+    own = next((one for one in lines if _rank(one[0]) == 0), None)
+    if named is None or own is None or named is own:
+        return named, ""
+    file = next((named[0].removeprefix(root) for root in _LIBRARIES if named[0].startswith(root)), named[0])
+    return own, f"{file}:{named[1]}"
 
 
 def rows() -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from .document import Document, Place, Process
 
 _MOST = 8  # rows of a kind on the screen; files hold all
+_MOST_PLACES = 40
 
 
 def summary(document: Document, most: int | None = _MOST) -> list[str]:
@@ -27,7 +28,7 @@ def summary(document: Document, most: int | None = _MOST) -> list[str]:
         lines += _process(main, document, most)
     lines += _others(document)
     if document.redirect_cuda:
-        lines += _places(document.places, most)
+        lines += _places(document.places, most and _MOST_PLACES)
     return lines
 
 
@@ -120,7 +121,8 @@ def _places(places: list[Place], most: int | None) -> list[str]:
 def _place(one: Place) -> str:
     where = f"{_short(one.file)}:{one.line}" if one.file else "no line of Python"
     times = f" x{one.count}" if one.count > 1 else ""
-    return f"{where}  {one.call} -> {one.became}{times}"
+    via = f" (by {one.via})" if one.via else ""
+    return f"{where}  {one.call} -> {one.became}{times}{via}"
 
 
 def _short(file: str) -> str:
