@@ -13,7 +13,7 @@ from shakedown.neuron import config
 from .running import ROOT, environment
 
 _PAGE = (ROOT / "docs" / "adaptive.md").read_text()
-_FLUSHERS = {"flush", "settle", "settled", "value_of", "to_host"}
+_FLUSHERS = {"flush", "submit", "settle", "settled", "value_of", "to_host"}
 
 
 def _table(heading: str) -> list[list[str]]:

@@ -174,8 +174,11 @@ def test_an_operator_whose_lowering_fails_when_it_is_traced_runs_outside(monkeyp
 
     torch._dynamo.reset()
     monkeypatch.setenv("TORCH_NEURONX_FALLBACK_ONLY_FOR_UNIMPLEMENTED_OPS", "1")
-    with pytest.raises(TypeError, match="no such thing"):
+    with pytest.raises(RuntimeError, match="LOWERING FAILED: aten::atan2: TypeError: no such thing") as caught:
         compiled(function)(x.to("neuron"), y)
+    assert "TORCH_NEURONX_FALLBACK_ONLY_FOR_UNIMPLEMENTED_OPS=1" in str(caught.value)
+    assert "arguments: self: float32[32] on neuron:0, other: float32[32] on neuron:0" in str(caught.value)
+    assert f"called at {__file__}:" in str(caught.value)
 
 
 def test_without_fallback_execution_it_is_an_error_that_names_operator_and_line():

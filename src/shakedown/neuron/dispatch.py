@@ -15,7 +15,7 @@ import torch
 from torch.nn import Parameter
 from torch.utils._python_dispatch import _disable_current_modes
 
-from . import config, events, fallback, lazy, profiles, rng, runtime, transfer
+from . import config, events, failures, fallback, lazy, profiles, rng, runtime, transfer
 from .buffer import DEVICE
 from .errors import KernelError, LoweringError
 from .ledger import ledger
@@ -178,9 +178,12 @@ def kernel_of(operator: Operator) -> Callable[..., Any]:
                 return join(plan, inputs, args, kwargs)
             inputs = _let_alone(plan, inputs)
         if type(plan) is FallbackPlan:
-            return fallback.run(operator, args, kwargs, plan.reason)
+            return failures.again(operator, args, kwargs, plan)
         start_ns = time.perf_counter_ns() if events.listening else 0
-        buffers = plan.run(*inputs)
+        try:  # which costs nothing
+            buffers = plan.run(*inputs)
+        except Exception as error:
+            return failures.retreat(operator, args, kwargs, error)
         tally.runs += 1
         if start_ns:
             events.emit_execute(name, start_ns)
@@ -228,34 +231,30 @@ def _first_call(
     with _disable_current_modes(), torch.no_grad():
         reason = None if profile is None else profile.eager_reason(operator, args, kwargs)
         if reason is not None:
-            return _fall_back(operator, key, args, kwargs, reason)
+            return _fall_back(operator, key, args, kwargs, FallbackPlan(reason))
         try:
             plan = build(operator, args, kwargs)
             make_room_for(operator, plan, args, kwargs)
             start_ns = time.perf_counter_ns()
             buffers = plan.run(*inputs)
             plan.guard()
-        except (KernelError, torch.OutOfMemoryError):
-            raise  # the CPU has the same kernel, and memory that is not the device's
-        except LoweringError as error:
-            reason = error.reason
         except Exception as error:
-            # Wrong arguments, or a meta kernel or lowering with a gap. The CPU kernel knows: it raises what the user
-            # would see there, or proves that the gap is ours, and then the call is recorded as a fallback. A custom
-            # kernel is the same on the CPU, and is for the device.
-            if operator.lowering is not None and (config.STRICT_FALLBACK() or operator.lowering.of_user):
-                raise
-            reason = f"{type(error).__name__}: {_first_line(error)}"
+            # No lowering, wrong arguments, or a meta kernel or lowering with a gap. The CPU kernel knows: it raises what the
+            # user would see there, or proves that the gap is ours, and then the call is recorded as a fallback.
+            problem = error
         else:
             if profile is not None:
                 profile.announce()
             _remember(operator, key, plan)
             return _finish(operator, plan, args, kwargs, buffers, start_ns)
-        return _fall_back(operator, key, args, kwargs, reason)
+        failures.check(operator, args, kwargs, problem)
+        decision = failures.plan_of(operator, problem)
+        del problem  # its traceback holds this frame, and with it the tensors
+        return _fall_back(operator, key, args, kwargs, decision)
 
 
 def _fall_back(
-    operator: Operator, key: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any], reason: str
+    operator: Operator, key: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any], plan: FallbackPlan
 ) -> Any:
     """Run a new key on the CPU, and remember to do so once that has worked.
 
@@ -263,14 +262,10 @@ def _fall_back(
         KernelError: it is a custom kernel's.
     """
     if operator.lowering is not None and operator.lowering.of_user:
-        raise KernelError(f"{operator.name} cannot be a program of the device: {reason}")
-    result = fallback.run(operator, args, kwargs, reason)
-    _remember(operator, key, FallbackPlan(reason))
+        raise KernelError(f"{operator.name} cannot be a program of the device: {plan.reason}")
+    result = fallback.run(operator, args, kwargs, plan.reason)
+    _remember(operator, key, plan)
     return result
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else ""
 
 
 def _remember(operator: Operator, key: tuple[Any, ...], plan: Plan | FallbackPlan) -> None:
@@ -325,7 +320,7 @@ _TAKES_HOST_INDICES = {
 def _irregular(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], problem: Exception) -> Any:
     """A call that cannot be keyed. CPU tensors may index a device tensor; any other mix of devices is the user's error."""
     if isinstance(problem, LoweringError):
-        return fallback.run(operator, args, kwargs, problem.reason)
+        return failures.retreat(operator, args, kwargs, problem)
     assert isinstance(problem, _HostTensor)
     if operator.op._schema.name in _TAKES_HOST_INDICES and problem.tensor.device.type == "cpu":
         indices = [transfer.to_device(i) if i is not None and i.device.type == "cpu" else i for i in args[1]]
@@ -375,9 +370,13 @@ def _careful(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) 
             return _recorder.join(plan, inputs, args, kwargs)
         inputs = _let_alone(plan, inputs)
     if isinstance(plan, FallbackPlan):
-        return fallback.run(operator, args, kwargs, plan.reason)
+        return failures.again(operator, args, kwargs, plan)
     start_ns = time.perf_counter_ns()
-    return _finish(operator, plan, args, kwargs, plan.run(*inputs), start_ns)
+    try:
+        buffers = plan.run(*inputs)
+    except Exception as error:
+        return failures.retreat(operator, args, kwargs, error)
+    return _finish(operator, plan, args, kwargs, buffers, start_ns)
 
 
 def operator_of(op: OpOverload) -> Operator:

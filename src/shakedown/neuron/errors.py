@@ -3,7 +3,9 @@
 ShakedownError
 ├── ConfigError            a variable or argument of ours has a value we cannot use
 │   └── ProfileError           a support profile cannot be found, or its file is wrong
+├── CompilationFailed      the compiler refused a program
 ├── DeviceConflict         the device name is taken by another package
+├── FallbackRefused        an operator with a lowering failed, and a setting forbids its retreat to the CPU
 ├── KernelError            a custom kernel does not accept its arguments, or does not do what was said of it
 ├── LoweringError          an operator has no StableHLO form for these arguments: the caller falls back to the CPU
 ├── UnsupportedByProfile   the active support profile refuses what was asked for
@@ -31,6 +33,18 @@ class ConfigError(ShakedownError, ValueError):
 
 class ProfileError(ConfigError):
     """A support profile cannot be found or read, or its file is wrong. The message names file and line."""
+
+
+class CompilationFailed(ShakedownError):
+    """The compiler refused a program. The message begins with ``COMPILATION FAILED`` and names it."""
+
+
+class FallbackRefused(ShakedownError):
+    """An operator that has a lowering failed, and a setting forbids its retreat to the CPU.
+
+    The message has the stage, the operator, the reason, what was tried last, the arguments, the setting, and the user's lines
+    where stack traces are on.
+    """
 
 
 class DeviceConflict(ShakedownError):

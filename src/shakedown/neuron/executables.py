@@ -29,7 +29,7 @@ from . import cache, config, dump, events
 from .cache.entry import Unusable
 from .cache.key import Key, digest_of
 from .cache.store import CacheWarning, Store
-from .errors import ShakedownError
+from .errors import CompilationFailed, said_by
 
 # (sizes, dtype, whether it is weakly typed) of one input
 Aval: TypeAlias = tuple[tuple[int, ...], np.dtype[Any], bool]
@@ -163,11 +163,11 @@ def _refuse_invalid_flags(name: str) -> None:
     """What TorchNeuron's own tests do to see a compilation fail: a flag that no compiler knows.
 
     Raises:
-        ShakedownError: ``NEURON_CC_FLAGS`` has a flag that begins with ``--invalid``.
+        CompilationFailed: ``NEURON_CC_FLAGS`` has a flag that begins with ``--invalid``.
     """
     flag = next((f for f in config.COMPILER_FLAGS().split() if f.startswith("--invalid")), None)
     if flag is not None:
-        raise ShakedownError(f"COMPILATION FAILED: {name}: {config.COMPILER_FLAGS.name} has the flag {flag}")
+        raise CompilationFailed(f"COMPILATION FAILED: {name}: {config.COMPILER_FLAGS.name} has the flag {flag}")
 
 
 @dataclass(frozen=True)
@@ -202,9 +202,14 @@ class _Request:
 
     def compiled(self, store: Store | None, key: Key | None = None) -> Any:
         start = time.perf_counter()
-        executable = self.backend.compile_and_load(
-            self.computation, executable_devices=self.devices, compile_options=self.options
-        )
+        try:
+            executable = self.backend.compile_and_load(
+                self.computation, executable_devices=self.devices, compile_options=self.options
+            )
+        except jax.errors.JaxRuntimeError as error:
+            if self.module in _names:
+                raise CompilationFailed(f"COMPILATION FAILED: {self.name}: {said_by(error)}") from error
+            raise
         seconds = time.perf_counter() - start
         events.record("cache", "compiled", duration_ns=int(seconds * 1e9))
         wanted = getattr(_here, "wants_payload", False)

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from . import events, runtime
-from .buffer import is_device_tensor
+from . import events, log, runtime
+from .buffer import DEVICE, is_device_tensor
 from .dtypes import to_torch
 from .operators import Operator
 from .pending import value_of
@@ -63,7 +63,8 @@ def run(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], reaso
     """Run the call on the CPU and bring its results, and what it wrote, back to the device.
 
     Raises:
-        Exception: whatever PyTorch's CPU kernel raises for these arguments.
+        NotImplementedError: the CPU kernel's own; a note on it has the device's reason.
+        Exception: whatever else PyTorch's CPU kernel raises for these arguments.
     """
     start_ns = time.perf_counter_ns()
     host = _Host()
@@ -71,7 +72,11 @@ def run(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], reaso
     if "device" in operator.kwarg_roles and not host.twins:
         host_kwargs["device"] = _CPU
     before = {id(twin): (twin.shape, twin.untyped_storage().data_ptr()) for _, twin in host.twins}
-    result = _call(operator.op, host_args, host_kwargs)
+    try:
+        result = _call(operator.op, host_args, host_kwargs)
+    except NotImplementedError as error:
+        error.add_note(f"device {DEVICE.type!r} has no program for {operator.name} either: {reason}")
+        raise
     nbytes = host.nbytes + _write_back(operator, args, kwargs, host, before)
 
     def back(value: Any) -> Any:
@@ -92,6 +97,8 @@ def run(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], reaso
         return value
 
     answer = back(result)
+    if log.first(f"fallback {operator.name}"):
+        log.logger("fallback").info("%s runs on the CPU: %s", operator.name, reason)
     events.record(
         "fallback",
         operator.name,

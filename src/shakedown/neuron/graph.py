@@ -142,7 +142,9 @@ class GraphLowering:
             raise
         except Exception as error:
             if config.STRICT_FALLBACK():
-                raise
+                from . import failures
+
+                failures.refuse_node(node, error)
             raise LoweringError(f"{node.target}: {said_by(error)}", node) from error
 
     def node_of(self, index: int) -> torch.fx.Node | None:

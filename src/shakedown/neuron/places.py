@@ -11,8 +11,13 @@ import torch
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _HERE = os.path.dirname(__file__)
-_NOT_THE_USERS = (_TORCH, _HERE + os.sep, os.path.join(os.path.dirname(_HERE), "exec") + os.sep)  # exec: its redirections
+_NOT_THE_USERS = (
+    _TORCH,
+    _HERE + os.sep,
+    os.path.join(os.path.dirname(_HERE), "exec") + os.sep,
+)  # exec: its redirections
 _MOST = 20  # frames
+_BETWEEN = " < "
 
 
 def line_of_caller() -> str | None:
@@ -26,7 +31,12 @@ def line_of_caller() -> str | None:
 
 def stack_of_caller() -> str | None:
     """The user's frames as :func:`line_of_caller` gives them, the innermost first, with `` < `` between; at most 20."""
-    return " < ".join(_frames(_MOST)) or None
+    return _BETWEEN.join(_frames(_MOST)) or None
+
+
+def innermost(stack: str | None) -> str | None:
+    """The first line of what :func:`stack_of_caller` gives."""
+    return None if stack is None else stack.partition(_BETWEEN)[0]
 
 
 def _frames(most: int) -> list[str]:

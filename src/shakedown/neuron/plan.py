@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from . import fallback, profiles, refusals, runtime
+from . import profiles, refusals, runtime
 from .buffer import Template, storage_nbytes, template
 from .call import Call, Given, Place, run_meta
 from .errors import LoweringError
@@ -83,22 +83,27 @@ class Plan:
         if not demands:
             return
 
+        from . import failures  # which needs this module
+
         def finish(args: tuple[Any, ...], kwargs: dict[str, Any], buffers: list[Any]) -> Any:
             broken = runtime.read_int(buffers.pop())
             if broken:
-                return fallback.run(self.operator, args, kwargs, demands[broken - 1].message)
+                return failures.unmet(self.operator, args, kwargs, demands[broken - 1].message)
             return self.place(args, kwargs, buffers) if self.layout is None else self.layout.new(buffers[0])
 
         self.finish, self.single = finish, None
 
 
 class FallbackPlan:
-    """The decision that calls of this key run on the CPU, with the reason."""
+    """The decision that calls of this key run on the CPU, with the reason.
 
-    __slots__ = ("reason",)
+    ``stage``: where the first of them failed (:mod:`.failures`); empty where there was nothing to fail.
+    """
 
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
+    __slots__ = ("reason", "stage")
+
+    def __init__(self, reason: str, stage: str = "") -> None:
+        self.reason, self.stage = reason, stage
 
 
 # --- building ---------------------------------------------------------------------------------------------------------

@@ -141,6 +141,11 @@ def _mapped(fn: Callable[[Tensor], Any]) -> Callable[[Any], Any]:
     return visit
 
 
+def ask(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise what the CPU kernel raises for this call and its values, of which nothing is changed."""
+    _ask(operator, args, kwargs, _everything, 0)
+
+
 def _ask(
     operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], real: Callable[[Tensor], bool], fill: int
 ) -> None:

@@ -17,18 +17,19 @@ if TYPE_CHECKING:
     from .recorder import Recorder
 
 _at_start: bool | None = None
+_blocking = False  # operators are to be complete when their call returns: nothing is recorded
 _recorder: Recorder | None = None
 
 
 def note_start() -> None:
     """Read the setting, once and for all: when the device is registered."""
-    global _at_start
+    global _at_start, _blocking
     if _at_start is None:
-        _at_start = config.ADAPTIVE()
+        _at_start, _blocking = config.ADAPTIVE(), config.LAUNCH_BLOCKING()
 
 
 def enabled() -> bool:
-    """Whether this process records operators.
+    """Whether this process records operators: the setting, unless ``NEURON_LAUNCH_BLOCKING`` was on when Python started.
 
     Raises:
         ConfigError: the variable was changed after Python had started, where it has no effect.
@@ -39,7 +40,7 @@ def enabled() -> bool:
             f"{config.ADAPTIVE.name} was changed to {'on' if now else 'off'} after Python had started. Adaptive eager is "
             f"{'on' if _at_start else 'off'} in this process for good: set the variable before Python starts"
         )
-    return now
+    return now and not _blocking
 
 
 def start() -> Recorder:

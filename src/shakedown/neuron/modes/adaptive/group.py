@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...lowering.checks import Demand
+from ...places import innermost
 from ...plan import Plan
 from .segment import Segment
 
@@ -107,7 +108,7 @@ class Groups:
         made = self._by_code[segment.code] = Group(
             f"{zlib.crc32(repr(marks).encode()):08x}",
             tuple(plan.operator.name for plan in plans),
-            tuple(lines) if lines else (None,) * len(plans),
+            tuple(innermost(line) for line in lines) if lines else (None,) * len(plans),
             tuple(size for plan in plans for size in plan.sizes),
             # What demands something of its data may have to be run again, operator by operator.
             [] if any(plan.program.demands for plan in plans) else segment.large(),

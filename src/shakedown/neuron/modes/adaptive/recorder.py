@@ -17,20 +17,25 @@ import jax.numpy as jnp
 
 from ... import config, events, runtime
 from ...pending import Failed, Pending
-from ...places import line_of_caller
+from ...places import stack_of_caller
 from ...plan import Plan
 from .compiler import Compiler, Job
 from .cuts import Cuts
 from .group import Fused, Group, Groups
 from .idle import IdleTimer
 from .interrupts import HeldBack
-from .replay import error_of
+from .replay import error_of, failed_together, recovered
 from .segment import Entry, OperatorFailed, Segment
 
 # Flushes that the program itself causes happen at the same place again; these happen to it.
 _BY_CHANCE = {"timeout", "new operator", "deterministic", "profile", "reset"}
 
 _NOTHING_HELD = contextlib.nullcontext()
+
+
+def _at(lines: list[str | None], index: int) -> str | None:
+    """Where operator number `index` was recorded, when that is kept."""
+    return lines[index] if lines else None
 
 
 class Recorder:
@@ -76,7 +81,7 @@ class Recorder:
                 self._entries.append((plan, inputs, outs))
                 made = plan.place(args, kwargs, outs)
             if self._stacks:
-                self._lines.append(line_of_caller())
+                self._lines.append(stack_of_caller())
             plan.tally.runs += 1
             length = len(self._entries)
             self._nbytes += plan.nbytes
@@ -166,11 +171,11 @@ class Recorder:
                 return "fused"
             if group is not None:
                 group.runs_each += 1
-            segment.run_each()
+            segment.run_each(lambda index, given, error: recovered(segment, index, given, error, _at(lines, index)))
             self.operators["each"] += len(entries)
             return "each"
         except OperatorFailed as failure:
-            error = error_of(segment, failure, lines[failure.index] if lines else None)
+            error = error_of(segment, failure, _at(lines, failure.index))
             segment.abandon(failure.index, error)
             raise error from None
         except BaseException as error:  # an interruption, too
@@ -209,7 +214,7 @@ class Recorder:
                 return False
             except Exception as error:
                 if 1 in program.consumes:
-                    raise
+                    raise failed_together(group.name, group.operators, error) from error
                 program.run, program.error = None, f"{type(error).__name__}: {error}"  # never again
                 return False
             if type(made) is not list:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 import jax
@@ -97,8 +97,10 @@ class Segment:
     def results(self) -> list[Pending]:
         return [p for _, _, outs in self.entries for p in outs]
 
-    def run_each(self) -> None:
+    def run_each(self, recover: Callable[[int, list[Any], Exception], list[Any]]) -> None:
         """Run operator by operator, on the executables of plain eager execution, and put the values in place.
+
+        `recover` gives the results of an entry on inputs whose program raised, or raises what is to be raised.
 
         Raises:
             OperatorFailed: the data do not meet an operator's demand. Values before it are in place.
@@ -116,13 +118,18 @@ class Segment:
                     if type(value) is Failed:
                         raise OperatorFailed(index, None, value.error)
             start_ns = time.perf_counter_ns() if events.listening else 0
-            made = plan.run(*given)
-            if start_ns:
-                events.emit_execute(plan.operator.name, start_ns)
+            try:
+                made = plan.run(*given)
+            except Exception as error:
+                made, recovered = recover(index, given, error), True
+            else:
+                recovered = False
+                if start_ns:
+                    events.emit_execute(plan.operator.name, start_ns)
             if type(made) is not list:
                 outs[0].value = made
             else:
-                if plan.program.demands:
+                if plan.program.demands and not recovered:
                     broken = runtime.read_int(made.pop())
                     if broken:
                         raise OperatorFailed(index, plan.program.demands[broken - 1])

@@ -12,12 +12,13 @@ import jax.numpy as jnp
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ... import config, events, profiles, rng, runtime
+from ... import config, events, failures, profiles, rng, runtime
 from ...buffer import Template, storage_nbytes, template
-from ...errors import KernelError, LoweringError, said_by
+from ...errors import CompilationFailed, KernelError, LoweringError, said_by
 from ...graph import GraphLowering
 from ...graph_higher_order import is_random
 from ...lowering.checks import Demand
+from ...memory_limit import Needs
 from ...pending import Pending, settled, value_of
 from ...program import Builder, Program, Ref
 from ...transfer import empty, set_storage, to_device, to_host, view_on
@@ -33,8 +34,9 @@ graphs: weakref.WeakSet[Any] = weakref.WeakSet()  # that are alive, and steps th
 
 # Makes one output of the graph from the call's inputs and the program's fresh buffers.
 _Output: TypeAlias = Callable[[list[Any], list[Any]], Any]
-# What to call; numbers of the inputs that it writes, which are its first results; how to make the outputs; the program.
-_Entry: TypeAlias = tuple[Callable[..., Any], list[int], list[_Output], Program]
+# What to call; numbers of the inputs that it writes, which are its first results; how to make the outputs; the program;
+# how much memory it needs.
+_Entry: TypeAlias = tuple[Callable[..., Any], list[int], list[_Output], Program, Needs]
 
 _NOTHING_HELD = contextlib.nullcontext()
 
@@ -107,7 +109,8 @@ class CompiledGraph:
         if entry is None:
             entry, results = self._first(arguments, layouts, storages, buffers, hosts, random_key)
         else:
-            run, mutated, _, program = entry
+            run, mutated, _, program, needs = entry
+            needs.begin()
             self.recent = layouts, entry
             if mutated:
                 results = self._consuming(run, program, storages, buffers, random_key)
@@ -115,7 +118,7 @@ class CompiledGraph:
                 results = run(*buffers, rng.next_key(self.random) if random_key is None else random_key)
             else:
                 results = run(*buffers)
-        _, mutated, outputs, program = entry
+        _, mutated, outputs, program, _ = entry
         if type(results) is not list:
             results = [results]
         self.tally.runs += 1
@@ -169,6 +172,8 @@ class CompiledGraph:
             took = Stopwatch()
             with took.lowering():
                 program, mutated, outputs = self._lower(views)
+            needs = Needs(program)
+            needs.begin()
             # What the graph writes it may as well consume: the memory becomes the result's.
             run = runtime.compile(program, program.name, holds="graph", donate=mutated)
             try:
@@ -181,7 +186,8 @@ class CompiledGraph:
             if self.profile is not None:
                 self.profile.announce()
             self._note(program, run, [s.buffer if b is None else b for s, b in zip(storages, buffers)], took)
-        self.programs[tuple(layouts)] = entry = run, mutated, outputs, program
+        needs.learn(run)
+        self.programs[tuple(layouts)] = entry = run, mutated, outputs, program, needs
         return entry, results
 
     def _consuming(
@@ -214,13 +220,16 @@ class CompiledGraph:
 
     def _blame(self, error: Exception) -> NoReturn:
         """Raise `error` of a first run: as a LoweringError that names the node, if it came from tracing a lowering."""
+        if isinstance(error, CompilationFailed) and config.FALLBACK_ENABLED() and not config.STRICT_FALLBACK():
+            raise LoweringError(str(error)) from error  # operator by operator it may do
         step = getattr(error, "failing_step", None)
-        strict = config.STRICT_FALLBACK() and not isinstance(error, LoweringError)
-        if step is None or strict or isinstance(error, KernelError):
+        if step is None or isinstance(error, KernelError):
             raise error
         node = self.origin(step)
         if isinstance(error, LoweringError):
             raise LoweringError(error.reason, node) from None
+        if config.STRICT_FALLBACK() and node is not None:
+            failures.refuse_node(node, error)
         raise LoweringError(f"its lowering fails: {said_by(error)}", node) from error
 
     def _refuse(self, arguments: list[Any], broken: Demand) -> NoReturn:
