@@ -48,22 +48,14 @@ def table() -> list[dict[str, Any]]:
     ``source``: where TorchNeuron's name is described, "ours" for a name that only this package has; ``problem``: why the
     value cannot be read, in which case ``value`` is None, or the default for ``lenient`` variables, which only warn.
     """
-    import warnings
-
     from shakedown.neuron import config_listing
-    from shakedown.neuron.errors import ConfigError
 
     rows = []
     for setting in config_listing.every():
         name = setting.set_by()
-        value, problem, lenient = None, "", False
-        try:
-            with warnings.catch_warnings(record=True) as said:
-                warnings.simplefilter("always")
-                value = setting()
-            problem, lenient = "; ".join(str(w.message) for w in said), bool(said)
-        except ConfigError as error:
-            problem = str(error)
+        problem = setting.problem()
+        lenient = bool(problem) and name in setting.lenient
+        value = setting.default if lenient else None if problem else setting()
         rows.append(
             {
                 "names": list(setting.names),
@@ -118,5 +110,5 @@ def _print(console: Console, title: str, rows: list[dict[str, Any]]) -> None:
         if row["differs"]:
             console.print(f"    unlike TorchNeuron: {escape(row['differs'])}", highlight=False)
         if row["lenient"]:
-            console.print(f"    [yellow]{escape(row['problem'])}[/]", highlight=False)
+            console.print(f"    [yellow]{escape(row['problem'])}: the default counts[/]", highlight=False)
     console.print()

@@ -87,8 +87,8 @@ def cores(text: str) -> tuple[int, ...]:
     found: list[int] = []
     try:
         for part in text.split(","):
-            first, _, last = part.partition("-")
-            found += range(int(first), int(last or first) + 1)
+            first, dash, last = part.partition("-")
+            found += _between(int(first), int(last) if dash else int(first))
     except ValueError:
         found = []
     if not found or min(found) < 0 or len(set(found)) != len(found):
@@ -110,6 +110,12 @@ def size(text: str) -> int:
     if value <= 0:
         raise ValueError("bytes above zero, such as 25769803776, 24GiB or 1.5 GB")
     return value
+
+
+def _between(first: int, last: int) -> range:
+    if last < first:
+        raise ValueError
+    return range(first, last + 1)
 
 
 _KINDS: dict[Any, str] = {
@@ -157,15 +163,24 @@ class Setting(Generic[T]):
         """The variable that gives the value now; None where it is the default."""
         return next((n for n in self.names if n in os.environ), None)
 
+    def problem(self) -> str:
+        """Why the value cannot be read; "" where it can."""
+        name = self.set_by()
+        if name is not None:
+            try:
+                self.parse(os.environ[name])
+            except ValueError as allowed:
+                return _cannot(name, allowed)
+        return ""
+
     def __call__(self) -> T:
         name = self.set_by()
         if name is None:
             return self.default
-        text = os.environ[name]
         try:
-            value = self.parse(text)
+            value = self.parse(os.environ[name])
         except ValueError as allowed:
-            problem = f"{name}={text!r} cannot be used: it must be {allowed}"
+            problem = _cannot(name, allowed)
             if name not in self.lenient:
                 raise ConfigError(problem) from None
             if problem not in _warned:  # once: settings are read often
@@ -173,6 +188,10 @@ class Setting(Generic[T]):
                 warnings.warn(f"{problem}; {self.default} is taken instead", stacklevel=2)
             return self.default
         return not value if name == self.opposite else value  # type: ignore[return-value]  # only flags have one
+
+
+def _cannot(name: str, allowed: ValueError) -> str:
+    return f"{name}={os.environ[name]!r} cannot be used: it must be {allowed}"
 
 
 _warned: set[str] = set()
