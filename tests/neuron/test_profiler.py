@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -380,6 +382,33 @@ def test_events_of_all_cycles_where_they_are_accumulated(step):
     assert row_of(prof, "aten::linear").self_device_time_total > 0
 
 
+def test_other_ways_to_a_trace(step, tmp_path):
+    with profile(activities=BOTH) as prof:
+        step()
+    prof.export_chrome_trace(str(tmp_path / "python.json.gz"), use_python_export=True)
+    rows = json.loads(gzip.decompress((tmp_path / "python.json.gz").read_bytes()))["traceEvents"]
+    (linear,) = [r for r in rows if r["name"] == "aten::linear" and r.get("cat") == "neuron_execute"]
+    assert linear["args"]["operator"] == "aten::linear"
+    only = torch._C._profiler._ExperimentalConfig(trace_only=True)
+    with profile(activities=BOTH, experimental_config=only) as prof:
+        step()
+    rows = trace_of(prof, tmp_path / "only.json")["traceEvents"]
+    (linear,) = [r for r in rows if r["name"] == "aten::linear" and r.get("cat") == "neuron_execute"]
+    assert linear["args"]["operator"] == "aten::linear"
+
+
+def test_collecting_can_be_switched_off_meanwhile(x):
+    x + x, x * x
+    with profile(activities=BOTH) as prof:
+        x + x
+        prof.toggle_collection_dynamic(False, [ProfilerActivity.PrivateUse1])
+        x * x
+        prof.toggle_collection_dynamic(True, [ProfilerActivity.PrivateUse1])
+        x + x
+    assert Counter(e.name for e in of_device(prof)) == {"aten::add.Tensor": 2}
+    assert [e.name for e in prof.events() if e.device_type == DeviceType.CPU] == ["aten::add", "aten::mul", "aten::add"]
+
+
 # --- on and off ---------------------------------------------------------------------------------------------------------
 
 
@@ -394,6 +423,25 @@ def test_nothing_is_different_without_the_device(step):
         step()
     assert type(prof.profiler) is legacy
     assert not of_device(prof)
+
+
+_PLAIN = """
+import sys, torch
+loaded = {"jax", "numpy.random", "shakedown.neuron.profiling.session"} & set(sys.modules)
+assert not loaded, loaded
+with torch.profiler.profile(with_stack=True, profile_memory=True) as prof:
+    torch.ones(3) + 1
+assert prof.use_device in ("neuron", None, "cuda")
+assert "jax" not in sys.modules
+assert not torch.neuron.is_initialized()
+print([e.name for e in prof.events() if e.name.startswith("aten::")])
+"""
+
+
+def test_a_profile_of_a_program_that_does_not_use_the_device():
+    run = subprocess.run([sys.executable, "-c", _PLAIN], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert "'aten::ones'" in run.stdout
 
 
 def test_one_after_the_other_one_in_the_other_and_an_error(step):

@@ -55,7 +55,7 @@ class _Counted(FunctionEvent):
 
     @property
     def device_time_total(self) -> float:
-        return self.neuron_total  # type: ignore[no-any-return]
+        return self.neuron_total
 
 
 def _add_up(found: Any) -> None:

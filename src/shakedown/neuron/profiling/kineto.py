@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch.autograd.profiler as torch_profiler
-from torch.autograd import DeviceType
+from torch.autograd import DeviceType, ProfilerActivity
 
 from .. import log
 from . import chrome, functions
@@ -113,6 +113,13 @@ class _WithDevice(_AProfile):
         if late is not None:
             raise late
         return answer
+
+    def toggle_collection_dynamic(self: Any, enabled: bool, activities: Iterable[Any]) -> Any:
+        chosen = set(activities)
+        if self._session is not None and ProfilerActivity.PrivateUse1 in chosen:
+            self._session.paused = not enabled
+            chosen.discard(ProfilerActivity.PrivateUse1)
+        return super().toggle_collection_dynamic(enabled, chosen) if chosen else None
 
     def _parse_kineto_results(self: Any, result: Any, *rest: Any, **more: Any) -> Any:
         if self._session is None:

@@ -92,6 +92,7 @@ class Session:
     config: NeuronConfig | None = None
     with_stack: bool = False
     memory: bool = False
+    paused: bool = False
     dropped: int = 0
     clock: Clock | None = None
     sampler: Sampler | None = None
@@ -155,7 +156,7 @@ class Session:
         calls: tuple[_Called, ...] = ()
         if self._called:
             calls = self._causes(event)
-        if kind in _NOT_SHOWN or (kind == "memory" and not self.memory):
+        if self.paused or kind in _NOT_SHOWN or (kind == "memory" and not self.memory):
             return
         if _kind_of(event) not in self._kinds:
             return
