@@ -71,6 +71,7 @@ def test_the_device_module():
         "profile",
         "profile_identity",
         "profile_rules",
+        "profiling",
         "query",
         "record_event",
         "reset_accumulated_memory_stats",
