@@ -101,6 +101,12 @@ def devices():
     thread.start()
     thread.join()
     assert found == ["neuron"]
+    with torch.device("cuda"):
+        assert torch.ones(1).device.type == "neuron"
+    torch.set_default_device("cuda")
+    assert torch.ones(1).device.type == "neuron"
+    torch.set_default_device("cpu")
+    assert host.to(0).device == torch.nn.DataParallel(torch.nn.Linear(3, 3)).cuda()(on[0]).device
 
 
 def module():
@@ -124,10 +130,20 @@ def module():
         torch.randn(1, device="cuda")
     with torch.cuda.nvtx.range("step"):
         torch.cuda.nvtx.range_push("inner")
+    side, start, end = torch.cuda.Stream(), torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    assert isinstance(torch.cuda.current_stream(), torch.cuda.Stream)
+    start.record()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side), torch.cuda.device(0), torch.cuda.device_of(one):
+        one.mul_(2).record_stream(side)
+    torch.cuda.current_stream().wait_stream(side)
+    end.record()
+    end.synchronize()
+    assert start.elapsed_time(end) >= 0
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = True
     assert torch.backends.cudnn.benchmark
-    for refused in (torch.cuda.CUDAGraph, lambda: torch.distributed.init_process_group("nccl")):
+    for refused in (torch.cuda.CUDAGraph, torch.cuda.cudart, lambda: torch.distributed.init_process_group("nccl")):
         try:
             refused()
         except RuntimeError as error:

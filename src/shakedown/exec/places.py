@@ -19,6 +19,7 @@ _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _HERE = os.path.dirname(__file__) + os.sep
 _STANDARD = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
 _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
+_TOOLS = ("typing_extensions.py",)  # wraps deprecated classes of PyTorch, and calls them
 _ranks: dict[str, int] = {}
 
 
@@ -48,7 +49,7 @@ def _rank(file: str) -> int:
     """0: the script's own code; 1: an installed library; 2: PyTorch, Python or this package."""
     found = _ranks.get(file)
     if found is None:
-        if file.startswith((_TORCH, _OURS, "<")):
+        if file.startswith((_TORCH, _OURS, "<")) or os.path.basename(file) in _TOOLS:
             found = 2
         elif file.startswith(_LIBRARIES):
             found = 1

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from . import places
 from .redirect import DEVICE, _index, is_cuda, ours
@@ -33,6 +34,7 @@ def begin() -> None:
     _generator()
     _flags()
     _process_groups()
+    _data_parallel()
     _profiler()
     torch.serialization.register_package(15, lambda storage: None, _restore)  # before CUDA's own, whose place is 20
 
@@ -170,6 +172,22 @@ def _process_groups() -> None:
 
     for module in (distributed_c10d, torch.distributed):
         module.init_process_group = init_process_group
+
+
+def _data_parallel() -> None:
+    """``DataParallel`` hands batches out with functions of CUDA's. On one device that is moving them there."""
+    from torch.nn.parallel import DataParallel
+
+    def scatter(self: Any, inputs: Any, kwargs: Any, device_ids: Any) -> tuple[Any, Any]:
+        if len(device_ids) != 1:
+            raise refuse("torch.nn.DataParallel on several devices", "cuda-api", "this process has one device")
+
+        def moved(value: Any) -> Any:
+            return value.to(torch.device(DEVICE, device_ids[0])) if isinstance(value, torch.Tensor) else value
+
+        return (tree_map(moved, inputs),), (tree_map(moved, kwargs),)
+
+    DataParallel.scatter = scatter
 
 
 def _profiler() -> None:

@@ -24,7 +24,7 @@ _SAME = {
         max_memory_reserved memory_stats memory_stats_as_nested_dict memory_summary reset_peak_memory_stats
         reset_accumulated_memory_stats mem_get_info memory_snapshot set_per_process_memory_fraction
         get_per_process_memory_fraction get_device_name get_device_properties current_stream default_stream set_stream
-        stream Stream Event StreamContext device device_of init get_stream_from_external
+        stream Stream Event StreamContext device init
     """,
     "cuda-seed": "manual_seed manual_seed_all seed seed_all initial_seed get_rng_state set_rng_state",
     "cuda-api": "is_bf16_supported is_initialized",
@@ -90,6 +90,7 @@ def begin() -> None:
         "get_rng_state_all", lambda: [_device_module().get_rng_state(i) for i in range(_device_module().device_count())]
     )
     replacements["set_rng_state_all"] = _noting("set_rng_state_all", _set_rng_state_all)
+    replacements["device_of"] = _device_of
     replacements["OutOfMemoryError"] = torch.OutOfMemoryError
     replacements["_lazy_init"] = _lazy_init
     for name in set(torch.cuda.__all__) - set(replacements):
@@ -103,6 +104,9 @@ def begin() -> None:
     for name, replacement in replacements.items():
         if replacement is not None:
             _put(name, replacement)
+    generators = getattr(_device_module(), "default_generators", None)
+    if generators is not None:
+        torch.cuda.default_generators = generators
     _nvtx()
 
 
@@ -199,6 +203,12 @@ def _noting(name: str, answer: Callable[..., Any]) -> Any:
 def _set_rng_state_all(new_states: Any) -> None:
     for index, state in enumerate(new_states):
         _device_module().set_rng_state(state, index)
+
+
+def _device_of(obj: Any) -> Any:
+    """``with torch.cuda.device_of(tensor)``: nothing to do for a tensor that is elsewhere."""
+    places.note("torch.cuda.device_of()", f"torch.{DEVICE}.device", "redirected", "cuda-synchronize")
+    return _device_module().device(obj.device) if obj.device.type == DEVICE else contextlib.nullcontext()
 
 
 def _refusing(name: str, original: Any) -> Any:
