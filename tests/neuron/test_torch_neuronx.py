@@ -150,3 +150,28 @@ def test_the_wheel_has_the_module_beside_the_package(tmp_path):
         "shakedown",
         "torch_neuronx.py",
     }
+
+
+def test_a_package_that_only_a_finder_of_its_own_knows_is_found(monkeypatch, tmp_path):
+    """As an editable installation of AWS's would be."""
+    from importlib.machinery import ModuleSpec, SourceFileLoader
+
+    from shakedown.neuron.torchneuron import standing
+
+    monkeypatch.delenv("SHAKEDOWN_DEVICE", raising=False)
+    assert standing.elsewhere(str(_SHIM)) is None
+    file = tmp_path / "elsewhere.py"
+    file.write_text("REAL = True\n")
+
+    class Finder:
+        def find_spec(self, name, path=None, target=None):
+            if name == standing.NAME:
+                return ModuleSpec(name, SourceFileLoader(name, str(file)), origin=str(file))
+            return None
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, object(), Finder()])
+    found = standing.elsewhere(str(_SHIM))
+    assert found is not None
+    assert found.origin == str(file)
+    monkeypatch.setenv("SHAKEDOWN_DEVICE", "rehearsal")
+    assert standing.elsewhere(str(_SHIM)) is None

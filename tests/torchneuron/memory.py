@@ -113,7 +113,10 @@ def memory_summary():
 
 @entry("torch.neuron", "memory")
 def submodule():
-    """A submodule with all memory functions"""
+    """A submodule with all memory functions, imported either way"""
+    import torch.neuron.memory as by_import
+
+    assert by_import is torch.neuron.memory
     for name in (
         "memory_stats",
         "memory_allocated",

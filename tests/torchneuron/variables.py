@@ -112,12 +112,15 @@ def logging():
 
 @variable("TORCH_NEURONX_SKIP_OP_PRECONDITIONS")
 def preconditions():
-    """An index out of range is an IndexError; with 1 it is not looked for"""
+    """An index out of range is an IndexError; with 1 it is not looked for, eager and compiled"""
     outside = torch.tensor([10**6], device="neuron")
     with variables(), pytest.raises(IndexError):
         fresh()[outside]
     with variables(TORCH_NEURONX_SKIP_OP_PRECONDITIONS="1"):
         assert fresh()[outside].shape == (1,)
+        torch._dynamo.reset()
+        compiled = torch.compile(lambda x, where: x[where], backend="neuron", fullgraph=True)
+        assert compiled(fresh(), outside).shape == (1,)
         assert torch.neuron.get_fallback_ops() == []
 
 

@@ -346,7 +346,8 @@ EXEC: Setting[Path | None] = Setting(
 def environment_of_compiler() -> dict[str, str]:
     """What the process that compiles for this one starts with: the same, but it records nothing itself."""
     off = {name: "0" for name in (ADAPTIVE.name, ADAPTIVE.alias) if name is not None}
-    rest = {name: text for name, text in os.environ.items() if name != EXEC.name}
+    said = (EXEC.name, NUM_CORES.name, VISIBLE_CORES.name)  # what is to be said of the others, this process says
+    rest = {name: text for name, text in os.environ.items() if name not in said}
     return {**rest, **off, DEVICE.name: "rehearsal"}
 
 

@@ -151,6 +151,13 @@ def register() -> None:
     adaptive.note_start()
     module = sys.modules[__name__]
     _setup_privateuseone_for_python_backend(DEVICE_NAME, backend_module=module)
+    for part in (
+        adaptive,
+        cache,
+        memory,
+        profiling,
+    ):  # `import torch.neuron.memory`: torch.neuron is a file, no package
+        sys.modules[f"torch.{DEVICE_NAME}.{part.__name__.rpartition('.')[2]}"] = part
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(_door, "PrivateUse1")
     for key in ("SparsePrivateUse1", "SparseCsrPrivateUse1"):
