@@ -27,9 +27,10 @@ class WrappedKernel:
         self.__annotations__ = named["__annotations__"]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # By name: of a function, a captured graph's guards compare the code only, and kernels' differ in what they close over.
         if self.grid is not None:
-            return self.run(*args, **kwargs, grid=self.grid)
-        return self.run(*args, **kwargs)
+            return self.run(self.__name__, *args, **kwargs, grid=self.grid)
+        return self.run(self.__name__, *args, **kwargs)
 
     def __getitem__(self, grid: Any) -> WrappedKernel:
         """The same kernel with `grid`, which it gets as its parameter of that name.

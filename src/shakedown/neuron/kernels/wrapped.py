@@ -28,6 +28,16 @@ _wrapped: dict[
     int, WrappedKernel
 ] = {}  # by the kernel's identity; it holds the kernel, so that no identity comes twice
 _names: dict[str, int] = {}
+_called: dict[str, tuple[KernelLowering, Any]] = {}  # lowering and operator of each kernel
+
+
+def run(name: str, /, *args: Any, **kwargs: Any) -> Any:
+    """Call the kernel `name` with tensors and constants."""
+    lowering, op = _called[name]
+    args, kwargs = lowering.bound(args, kwargs)
+    tensors, given = encode(name, args, kwargs)
+    returned = lowering.returns(tensors, given)
+    return returned.rebuilt(op(tensors, given))
 
 
 def wrap(kernel: Callable[..., Any]) -> WrappedKernel:
@@ -49,14 +59,7 @@ def wrap(kernel: Callable[..., Any]) -> WrappedKernel:
 def _made(kernel: Callable[..., Any]) -> WrappedKernel:
     name = _name_of(kernel)
     lowering = KernelLowering(kernel, name)
-    op = _operator(name, lowering)
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = lowering.bound(args, kwargs)
-        tensors, given = encode(name, args, kwargs)
-        returned = lowering.returns(tensors, given)
-        return returned.rebuilt(op(tensors, given))
-
+    _called[name] = lowering, _operator(name, lowering)
     named = {
         "__name__": name,
         "__module__": getattr(kernel, "__module__", None) or __name__,
@@ -64,7 +67,7 @@ def _made(kernel: Callable[..., Any]) -> WrappedKernel:
         "__annotations__": getattr(kernel, "__annotations__", {}),
         "takes_grid": "grid" in lowering.parameters,
     }
-    return WrappedKernel(kernel, _for_dynamo(run), named)
+    return WrappedKernel(kernel, run, named)
 
 
 def _name_of(kernel: Any) -> str:
@@ -85,16 +88,9 @@ def _operator(name: str, lowering: KernelLowering) -> Any:
     return made._opoverload
 
 
-_decorators: Any = None  # torch._dynamo.decorators, once it is loaded
-
-
 def _show_to_dynamo(decorators: Any) -> None:
-    global _decorators
-    _decorators = decorators
-    for known in _wrapped.values():
-        known.run = _for_dynamo(known.run)
-
-
-def _for_dynamo(run: Callable[..., Any]) -> Callable[..., Any]:
     """A captured call of a kernel is not captured itself: it is run on tensors without values, and what it calls recorded."""
-    return run if _decorators is None else _decorators.nonstrict_trace(run)
+    global run
+    run = decorators.nonstrict_trace(run)
+    for known in _wrapped.values():
+        known.run = run
