@@ -100,7 +100,6 @@ def traced(lowering: BodyLowering, call: Call, arrays: Sequence[Any]) -> Program
 
 def _written(lowering: BodyLowering, call: Call) -> list[int]:
     """Numbers of the arrays that the operator writes, in its schema's order."""
-    names = lowering.parameters  # type: ignore[attr-defined]
     found: list[int] = []
 
     def note(tree: Any) -> None:
@@ -110,7 +109,7 @@ def _written(lowering: BodyLowering, call: Call) -> list[int]:
             for item in tree:
                 note(item)
 
-    given = {**dict(zip(names, call.args)), **call.kwargs}
+    given = {**dict(zip(lowering.parameters, call.args)), **call.kwargs}
     for name in lowering.written:
         note(given.get(name))
     return found

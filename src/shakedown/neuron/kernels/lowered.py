@@ -137,8 +137,14 @@ class BodyLowering:
     ``programs`` are the traced ones by the arguments' sizes, dtypes and constants; in another process there is no body.
     """
 
-    def __init__(self, body: Callable[..., Any] | None, name: str, written: tuple[str, ...]) -> None:
-        self.body, self.name, self.written = body, name, written
+    def __init__(
+        self,
+        body: Callable[..., Any] | None,
+        name: str,
+        parameters: tuple[str, ...] = (),
+        written: tuple[str, ...] = (),
+    ) -> None:
+        self.body, self.name, self.parameters, self.written = body, name, parameters, written
         self.programs: dict[Any, Any] = {}
         self._lock = threading.RLock()
 
@@ -187,10 +193,10 @@ class BodyLowering:
         return None if found is None else f"operator:{self.name}:{found}"
 
     def __reduce__(self) -> Any:
-        return _with_programs, (self.name, self.written, dict(self.programs))
+        return _with_programs, (self.name, dict(self.programs))
 
 
-def _with_programs(name: str, written: tuple[str, ...], programs: dict[Any, Any]) -> BodyLowering:
-    made = BodyLowering(None, name, written)
+def _with_programs(name: str, programs: dict[Any, Any]) -> BodyLowering:
+    made = BodyLowering(None, name)
     made.programs.update(programs)
     return made

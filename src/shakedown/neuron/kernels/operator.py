@@ -33,8 +33,7 @@ def define(name: str, fn: Callable[..., Any], mutates_args: str | Iterable[str])
     op = definition._opoverload
     arguments = op._schema.arguments
     written = tuple(a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write)
-    lowering = BodyLowering(fn, name, written)
-    lowering.parameters = tuple(a.name for a in arguments)
+    lowering = BodyLowering(fn, name, tuple(a.name for a in arguments), written)
     registry.lower_kernel(op, lowering, static=_numbers(op), takes_outputs=True)
     definition.register_fake(_fake(name, fn))
     _bodies[definition] = fn

@@ -34,8 +34,7 @@ _called: dict[str, tuple[KernelLowering, Any]] = {}  # lowering and operator of 
 def run(name: str, /, *args: Any, **kwargs: Any) -> Any:
     """Call the kernel `name` with tensors and constants."""
     lowering, op = _called[name]
-    args, kwargs = lowering.bound(args, kwargs)
-    tensors, given = encode(name, args, kwargs)
+    tensors, given = encode(name, *lowering.bound(args, kwargs))
     returned = lowering.returns(tensors, given)
     return returned.rebuilt(op(tensors, given))
 
