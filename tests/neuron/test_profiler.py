@@ -144,6 +144,14 @@ def test_tables(taken):
     assert "NEURON" in repr(taken.profiler.total_average()) or taken.profiler.total_average().device_time_total > 0
 
 
+def test_a_profile_in_which_nothing_ran_on_the_device(x):
+    with profile(activities=BOTH) as prof:
+        torch.ones(3) + 1
+        torch.neuron.synchronize()
+    assert [e.name for e in of_device(prof)] == ["synchronize"]
+    assert "Self NEURON" in prof.key_averages().table(sort_by="self_device_time_total")
+
+
 def test_rows_by_input_shape():
     a, b = torch.ones(4, 4, device="neuron"), torch.ones(2, 4, device="neuron")
     a @ a, b @ a
@@ -427,7 +435,7 @@ def test_nothing_is_different_without_the_device(step):
 
 _PLAIN = """
 import sys, torch
-loaded = {"jax", "numpy.random", "shakedown.neuron.profiling.session"} & set(sys.modules)
+loaded = {"jax", "shakedown.neuron.profiling.session", "shakedown.neuron.profiling.neuron_config"} & set(sys.modules)
 assert not loaded, loaded
 with torch.profiler.profile(with_stack=True, profile_memory=True) as prof:
     torch.ones(3) + 1

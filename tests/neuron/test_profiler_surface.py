@@ -37,6 +37,20 @@ def trace_of(prof: Any, path: Path) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
+def test_the_names():
+    assert torch.neuron.profiling.__all__ == [
+        "Line",
+        "NeuronConfig",
+        "NeuronProfiler",
+        "ProfileMode",
+        "by_line",
+        "line_table",
+    ]
+    assert set(torch.neuron.profiling.__all__) <= {
+        n for n in dir(torch.neuron.profiling) if getattr(torch.neuron.profiling, n)
+    }
+
+
 def kinds(prof: Any) -> set[str]:
     return {e.neuron.kind for e in of_device(prof)}
 

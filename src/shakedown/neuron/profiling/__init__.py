@@ -1,29 +1,39 @@
 """``torch.neuron.profiling``: what the device adds to ``torch.profiler``; docs/profiler.md.
 
-Imported by ``import torch``: what takes part in a profile waits for the first one that asks for the device.
+Imported by ``import torch``: everything in it waits until somebody asks for it.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from .neuron_config import NeuronConfig as NeuronConfig
-from .neuron_config import ProfileMode as ProfileMode
-from .neuron_profiler import NeuronProfiler as NeuronProfiler
-
 if TYPE_CHECKING:
-    from .lines import Line
+    from .lines import Line as Line
+    from .lines import by_line as by_line
+    from .lines import line_table as line_table
+    from .neuron_config import NeuronConfig as NeuronConfig
+    from .neuron_config import ProfileMode as ProfileMode
+    from .neuron_profiler import NeuronProfiler as NeuronProfiler
+
+_PLACES = {
+    "Line": "lines",
+    "NeuronConfig": "neuron_config",
+    "NeuronProfiler": "neuron_profiler",
+    "ProfileMode": "neuron_config",
+    "by_line": "lines",
+    "line_table": "lines",
+}
+__all__ = sorted(_PLACES)
 
 
-def by_line(profiler: Any) -> list[Line]:
-    """Device time against the Python line that caused it, the most first: :func:`shakedown.neuron.profiling.lines.by_line`."""
-    from .lines import by_line
+def __getattr__(name: str) -> Any:
+    place = _PLACES.get(name)
+    if place is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(f"{__name__}.{place}"), name)
+    return found
 
-    return by_line(profiler)
 
-
-def line_table(profiler: Any, row_limit: int = 20) -> str:
-    """:func:`by_line` as a table to print."""
-    from .lines import line_table
-
-    return line_table(profiler, row_limit)
+def __dir__() -> list[str]:
+    return __all__
