@@ -53,17 +53,19 @@ def current_device():
 
 @both("set_device")
 def set_device():
-    """ValueError outside 0..count-1"""
-    torch_neuronx.set_device(0)
-    for wrong in (1, -1):
+    """An int, a torch.device, or None, which keeps the current one; ValueError outside 0..count-1"""
+    for right in (0, torch.device("neuron:0"), None):
+        torch_neuronx.set_device(right)
+        assert torch_neuronx.current_device() == 0
+    for wrong in (1, -2, 128):
         with pytest.raises(ValueError):
             torch_neuronx.set_device(wrong)
 
 
 @both("get_device_properties")
 def get_device_properties():
-    """`name` and `total_memory`, from an int or a string; ValueError for another index or type"""
-    for which in (0, "neuron:0"):
+    """`name` and `total_memory`, from an int, a string or nothing; ValueError for another index or type"""
+    for which in (0, "neuron:0", None):
         found = torch_neuronx.get_device_properties(which)
         assert isinstance(found.name, str)
         assert isinstance(found.total_memory, int)
@@ -272,12 +274,17 @@ def elapsed_time():
 
 @entry("torch.neuron", "wait_stream", "wait_event", "record_event", "query")
 def of_the_module():
-    """The methods of streams as functions"""
+    """The methods of the current stream as functions"""
     other = torch.neuron.Stream()
-    for name in ("wait_stream", "wait_event", "record_event", "query"):
-        assert callable(getattr(torch.neuron, name))
-    assert isinstance(torch.neuron.query(), bool)
+    with torch.neuron.stream(other):
+        x = torch.ones(4, device="neuron") * 2
+        event = torch.neuron.record_event()
+    assert isinstance(event, torch.neuron.Event)
+    torch.neuron.wait_event(event)
     torch.neuron.wait_stream(other)
+    assert (x + 1).tolist() == [3] * 4
+    torch.neuron.synchronize()
+    assert torch.neuron.query() is True
 
 
 @entry("torch.neuron", "is_available")

@@ -128,15 +128,20 @@ def create_neuron_backend():
 
 @entry("dynamo", "set_model_name", "get_model_name")
 def model_name():
-    """The name begins graphs' names; `model_default` before"""
+    """The name begins the names of graphs that `neuron_backend` compiles; `model_default` before"""
     from torch_neuronx import neuron_dynamo_backend as module
 
     assert module.get_model_name() == "model_default"
-    module.set_model_name("mine")
+    module.set_model_name("of_the_test")
+    torch._dynamo.reset()
+    torch_neuronx.reset_dynamo_metrics()
     try:
-        assert module.get_model_name() == "mine"
+        assert module.get_model_name() == "of_the_test"
+        torch.compile(lambda x: x - 3, backend=module.neuron_backend)(torch.ones(2, device="neuron"))
     finally:
         module.set_model_name("model_default")
+    (record,) = torch_neuronx.get_dynamo_metrics()
+    assert record.graph_name.startswith("of_the_test_")
 
 
 @entry("dynamo", "get_rank")
@@ -169,8 +174,8 @@ def mlir_helpers():
     """No such names"""
     from torch_neuronx import neuron_dynamo_backend as module
 
-    for name in ("fx_to_mlir_string", "save_fx_graph_txt", "save_fx_as_mlir", "load_mlir", "save_mlir"):
-        assert not hasattr(module, name)
+    missing = "fx_to_mlir_string save_fx_graph_txt save_fx_as_mlir save_fx_graph_all_formats load_mlir save_mlir"
+    assert not [name for name in missing.split() if hasattr(module, name)]
 
 
 # --- kernels and profiles -----------------------------------------------------------------------------------------------
@@ -304,15 +309,17 @@ def enabled():
     module.set_enabled(False)
 
 
-def _measured() -> dict[str, int]:
-    """The counters after one operator was compiled, and called twice more."""
+def _measured(calls: int = 3, **settings: str) -> dict[str, int]:
+    """The counters after one operator was compiled in an empty cache, and called so often."""
     module = metrics()
-    with tempfile.TemporaryDirectory() as folder, variables(SHAKEDOWN_CACHE_DIR=folder):
+    x = fresh()
+    with tempfile.TemporaryDirectory() as folder, variables(SHAKEDOWN_CACHE_DIR=folder, **settings):
         module.clear_all()
         module.set_enabled(True)
-        x = fresh()
         try:
-            x.sin_(), x.sin_(), x.sin_()
+            for _ in range(calls):
+                x.sin_()
+            torch.neuron.synchronize()
         finally:
             module.set_enabled(False)
     return {
@@ -338,14 +345,16 @@ def counters():
     "CompilationCache.TotalCompilations",
 )
 def counted():
-    """A program that is compiled once and called three times; on disk it is found again"""
-    found = _measured()
-    made = found["TotalCompilations"]
-    assert made >= 1
-    assert found["PersistentMisses"] == made
-    assert found["InMemoryMisses"] == made + found["PersistentHits"]
-    assert found["InMemoryHits"] >= 2
-    assert found["Evictions"] == 0
+    """Of a program that is called three times; of one that memory does not keep; of a cache that has room for one entry"""
+    once = {"TotalCompilations": 1, "InMemoryMisses": 1, "PersistentMisses": 1, "PersistentHits": 0, "Evictions": 0}
+    assert _measured() == {**once, "InMemoryHits": 2}
+    assert _measured(TORCH_NEURONX_DISABLE_NEFF_CACHE="1") == {
+        **once,
+        "InMemoryHits": 0,
+        "InMemoryMisses": 3,
+        "PersistentHits": 2,
+    }
+    assert _measured(1, NEURON_COMPILATION_CACHE_MAX_ENTRIES="1")["Evictions"] >= 1
 
 
 @entry("metrics", "get_metric_names", "get_metric_data")

@@ -226,7 +226,8 @@ def cache_limits():
         NEURON_COMPILATION_CACHE_MAX_SIZE_MB="8",
         NEURON_COMPILATION_CACHE_MAX_ENTRIES="9",
     ):
-        assert (config.CACHE_LOCK_TIMEOUT(), config.CACHE_MAX_SIZE(), config.CACHE_MAX_ENTRIES()) == (7, 8, 9)
+        store = cache.current()
+        assert (store.lock_timeout, store.max_bytes, store.max_entries) == (7, 8 << 20, 9)
     for name in ("NEURON_COMPILATION_CACHE_MAX_SIZE_MB", "NEURON_COMPILATION_CACHE_MAX_ENTRIES"):
         with variables(**{name: "many"}), pytest.raises(RuntimeError, match=f"{name}='many'"):
             fresh().tan()
@@ -330,7 +331,7 @@ def buffer_limit():
 
 @variable("TORCH_NEURONX_APPLY_SKIP_INTERMEDIATE")
 def skip_intermediates():
-    """0 switches it off; tests/adaptive/test_liveness.py has what that does"""
+    """0 is read as Python starts (tests/adaptive/test_liveness.py has what it does)"""
     assert started()["skips"] is False
 
 

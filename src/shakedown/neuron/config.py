@@ -127,8 +127,7 @@ LAUNCH_BLOCKING = Setting(
     False,
     flag,
     "an operator is complete when its call returns, and its errors come there; adaptive eager records nothing. Read at first use",
-    source="snapshot",
-    differs="off by default, as documented, though TorchNeuron's release builds switch it on",
+    source="docs, snapshot",
 )
 ASYNC_DISPATCH = Setting(
     "SHAKEDOWN_ASYNC_DISPATCH",
