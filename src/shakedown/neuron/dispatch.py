@@ -183,7 +183,7 @@ def kernel_of(operator: Operator) -> Callable[..., Any]:
         try:  # which costs nothing
             buffers = plan.run(*inputs)
         except Exception as error:
-            return failures.retreat(operator, args, kwargs, error)
+            return failures.retreat(operator, args, kwargs, error, ran=True)
         tally.runs += 1
         if start_ns:
             events.emit_execute(name, start_ns)
@@ -232,6 +232,7 @@ def _first_call(
         reason = None if profile is None else profile.eager_reason(operator, args, kwargs)
         if reason is not None:
             return _fall_back(operator, key, args, kwargs, FallbackPlan(reason))
+        plan = None
         try:
             plan = build(operator, args, kwargs)
             make_room_for(operator, plan, args, kwargs)
@@ -247,8 +248,8 @@ def _first_call(
                 profile.announce()
             _remember(operator, key, plan)
             return _finish(operator, plan, args, kwargs, buffers, start_ns)
-        failures.check(operator, args, kwargs, problem)
-        decision = failures.plan_of(operator, problem)
+        failures.check(operator, args, kwargs, problem, plan is not None)
+        decision = failures.plan_of(operator, problem, plan is not None)
         del problem  # its traceback holds this frame, and with it the tensors
         return _fall_back(operator, key, args, kwargs, decision)
 
@@ -320,7 +321,7 @@ _TAKES_HOST_INDICES = {
 def _irregular(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], problem: Exception) -> Any:
     """A call that cannot be keyed. CPU tensors may index a device tensor; any other mix of devices is the user's error."""
     if isinstance(problem, LoweringError):
-        return failures.retreat(operator, args, kwargs, problem)
+        return failures.retreat(operator, args, kwargs, problem, ran=False)
     assert isinstance(problem, _HostTensor)
     if operator.op._schema.name in _TAKES_HOST_INDICES and problem.tensor.device.type == "cpu":
         indices = [transfer.to_device(i) if i is not None and i.device.type == "cpu" else i for i in args[1]]
@@ -375,7 +376,7 @@ def _careful(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     try:
         buffers = plan.run(*inputs)
     except Exception as error:
-        return failures.retreat(operator, args, kwargs, error)
+        return failures.retreat(operator, args, kwargs, error, ran=True)
     return _finish(operator, plan, args, kwargs, buffers, start_ns)
 
 

@@ -9,6 +9,7 @@ profile sends to the CPU, are no failures.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal, NoReturn, TypeAlias
 
 import torch
@@ -23,13 +24,13 @@ Stage: TypeAlias = Literal["LOWERING", "COMPILATION", "EXECUTION"]
 PASSED_ON = (KernelError, FallbackRefused, torch.OutOfMemoryError)
 
 
-def stage_of(error: Exception) -> Stage:
-    """How far the call had come."""
+def stage_of(error: Exception, ran: bool) -> Stage:
+    """How far the call had come; `ran`: it had a program, which was called."""
     if isinstance(error, CompilationFailed):
         return "COMPILATION"
-    # A program is traced when it runs first, so what a lowering raises comes from there, and has a note of its step.
-    client = any(kind.__module__.startswith("jax") and issubclass(kind, RuntimeError) for kind in type(error).__mro__)
-    return "EXECUTION" if client and not hasattr(error, "failing_step") else "LOWERING"
+    # A program is traced when it is called first, so what a lowering raises comes from there, and has a note of its step.
+    traced = isinstance(error, LoweringError) or hasattr(error, "failing_step")
+    return "EXECUTION" if ran and not traced else "LOWERING"
 
 
 def reason_of(error: Exception) -> str:
@@ -37,19 +38,19 @@ def reason_of(error: Exception) -> str:
     return error.reason if isinstance(error, LoweringError) else said_by(error)
 
 
-def plan_of(operator: Operator, error: Exception) -> FallbackPlan:
+def plan_of(operator: Operator, error: Exception, ran: bool) -> FallbackPlan:
     """The decision that calls of a key whose first one failed with `error` run on the CPU."""
-    return FallbackPlan(reason_of(error), stage_of(error) if _is_implemented(operator, error) else "")
+    return FallbackPlan(reason_of(error), stage_of(error, ran) if _is_implemented(operator, error) else "")
 
 
-def retreat(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Any:
-    """Run a call that failed with `error` on the CPU.
+def retreat(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception, ran: bool) -> Any:
+    """Run a call that failed with `error` on the CPU; `ran` as for :func:`stage_of`.
 
     Raises:
         FallbackRefused: a setting forbids it.
         Exception: the CPU kernel's own, or one of :data:`PASSED_ON`.
     """
-    check(operator, args, kwargs, error)
+    check(operator, args, kwargs, error, ran)
     return fallback.run(operator, args, kwargs, reason_of(error))
 
 
@@ -71,6 +72,7 @@ def check(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     error: Exception,
+    ran: bool,
     stack: str | None = None,
 ) -> None:
     """Raise unless a call that failed with `error` may run on the CPU. `stack`: where it was called, if not here.
@@ -88,7 +90,7 @@ def check(
             raise KernelError(f"{operator.name} cannot be a program of the device: {error.reason}")
         raise error
     if _is_implemented(operator, error):
-        _refuse_if_forbidden(operator, args, kwargs, stage_of(error), reason_of(error), error, stack)
+        _refuse_if_forbidden(operator, args, kwargs, stage_of(error, ran), reason_of(error), error, stack)
 
 
 def _is_implemented(operator: Operator, error: Exception) -> bool:
@@ -122,7 +124,9 @@ def _refuse_if_forbidden(
     host = "accepts the call"
     try:
         refusals.ask(operator, args, kwargs)
-    except NotImplementedError as error:  # no mistake of the user's: the CPU lacks it too
+    except NotImplementedError as error:
+        if not any(t.dtype in _HALF for t in tensors_in((args, kwargs))):
+            raise  # no kernel of the CPU's takes such dtypes
         host = f"cannot compute it either ({said_by(error)})"
     given = [*zip((a.name for a in operator.op._schema.arguments), args), *kwargs.items()]
     if stack is None and config.STACK_TRACE():
@@ -162,6 +166,22 @@ def _tried(operator: Operator) -> str:
         return "PyTorch's decomposition of it"
     fn = operator.lowering.fn
     return f"its lowering {getattr(fn, '__module__', '')}.{getattr(fn, '__qualname__', fn)}"
+
+
+# An accelerator may well compute with these what the CPU's kernels lack: that they refuse is no mistake of the user's.
+_HALF = (torch.float16, torch.bfloat16, torch.complex32)
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a call's arguments or results, in their order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
 
 
 _MOST = 80  # characters

@@ -6,8 +6,6 @@ that could not be compiled or run is computed on the CPU, as in plain eager exec
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -59,7 +57,7 @@ def recovered(segment: Segment, index: int, inputs: list[Any], error: Exception,
     plan = segment.entries[index][0]
     args, kwargs = _arguments(plan, inputs)
     try:
-        failures.check(plan.operator, args, kwargs, error, stack)
+        failures.check(plan.operator, args, kwargs, error, True, stack)
         result = fallback.run(plan.operator, args, kwargs, failures.reason_of(error))
     except (FallbackRefused, torch.OutOfMemoryError) as refused:
         raise _noted(refused, stack) from error
@@ -71,7 +69,7 @@ def recovered(segment: Segment, index: int, inputs: list[Any], error: Exception,
     twin_args, twin_kwargs = _arguments(plan, inputs)
     promised = plan.layout.new(marks[0]) if plan.layout is not None else plan.place(twin_args, twin_kwargs, marks)
     found: dict[int, Any] = {}
-    pairs = zip(_tensors((twin_args, twin_kwargs, promised)), _tensors((args, kwargs, result)))
+    pairs = zip(failures.tensors_in((twin_args, twin_kwargs, promised)), failures.tensors_in((args, kwargs, result)))
     for wanted, made in pairs:
         found.setdefault(id(wanted.untyped_storage().buffer), _buffer_like(wanted, made))
     return [found[id(mark)] for mark in marks]
@@ -85,17 +83,6 @@ def _buffer_like(wanted: torch.Tensor, made: torch.Tensor) -> Any:
     host = torch.empty_strided(wanted.shape, wanted.stride(), dtype=wanted.dtype).copy_(to_host(made))
     length = wanted.untyped_storage().nbytes() // wanted.dtype.itemsize
     return runtime.upload(host.as_strided((length,), (1,)))
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
 
 
 def _where(plan: Plan, stack: str | None) -> str:
@@ -119,14 +106,19 @@ def _late(error: Exception, where: str, stack: str | None) -> Exception:
         return _noted(error, stack)
 
 
-@functools.cache
+_late_kinds: dict[str, type[Exception]] = {}
+
+
 def _late_kind(kind: type[Exception]) -> type[Exception]:
     """`kind`, which PyTorch raises for the mistake, that is a RuntimeError as well, as TorchNeuron's late errors are."""
     if issubclass(kind, RuntimeError):
         return kind
-    return type(
-        f"Late{kind.__name__}", (kind, RuntimeError), {"__module__": __name__, "__doc__": f"A late {kind.__name__}."}
-    )
+    name = f"Late{kind.__name__}"
+    if name not in _late_kinds:
+        _late_kinds[name] = type(
+            name, (kind, RuntimeError), {"__module__": __name__, "__doc__": f"A late {kind.__name__}."}
+        )
+    return _late_kinds[name]
 
 
 def _arguments(plan: Plan, inputs: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
