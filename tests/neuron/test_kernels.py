@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from shakedown.neuron import events
 from shakedown.neuron.errors import KernelError
 from shakedown.neuron.kernels.identity import identity_of
+from shakedown.readiness import scan, workload
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -562,3 +563,17 @@ def test_a_new_process_traces_no_kernel_that_was_traced_before_but_an_edited_one
         expected = factor * np.tanh(np.eye(3)).sum(0)
         assert eager == pytest.approx(expected, rel=1e-6)
         assert graph == pytest.approx(expected + 1, rel=1e-6)
+
+
+# --- the trial ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["torch_neuronx", "torch.neuron"])
+def test_the_scan_finds_operators_and_kernels(tmp_path, place):
+    source = (EXAMPLES / "kernels_rms_norm.py").read_text()
+    file = tmp_path / "mine.py"
+    file.write_text(source.replace("from torch_neuronx import", f"from {place} import"))
+    found = scan.scan(workload.resolve(str(file)))
+    lines = [n for n, line in enumerate(source.splitlines(), 1) if "@nki_op(" in line or "wrap_nki(" in line]
+    assert [(h.rule, h.line) for h in found.hits] == [("nki-kernel", n) for n in lines]
+    assert [h.kernel for h in found.hits if h.kernel] == ["examples::rms_norm", "examples::rms_norm_backward"]

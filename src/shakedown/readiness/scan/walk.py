@@ -78,6 +78,11 @@ def root_of(path: Path) -> Path:
     return folder
 
 
+_HERE = Path(__file__).resolve().parents[2]
+# The device is a package to a workload, even to one that lies in the repository of the device (examples/).
+_DEVICE = (_HERE / "neuron", _HERE / "nki.py", _HERE.with_name("torch_neuronx.py"))
+
+
 class Finder:
     """Finds the file of an import, inside `root` only. ``first`` is the folder that the workload is started in."""
 
@@ -110,8 +115,10 @@ class Finder:
         return self._found[key]
 
     def mine(self, path: Path) -> bool:
-        """Whether `path` is the repository's own code and not an environment that lies in it."""
-        return path.is_relative_to(self.root) and not FOREIGN & set(path.relative_to(self.root).parts[:-1])
+        """Whether `path` is the repository's own code and not an environment that lies in it, or the rehearsal's device."""
+        if not path.is_relative_to(self.root) or any(path.is_relative_to(part) for part in _DEVICE):
+            return False
+        return not FOREIGN & set(path.relative_to(self.root).parts[:-1])
 
 
 def files_below(folder: Path) -> tuple[list[Path], list[Path]]:

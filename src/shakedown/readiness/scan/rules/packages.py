@@ -204,12 +204,16 @@ RULES: tuple[Rule, ...] = (
         kind="kernel",
         severity="note",
         effort="none",
-        looks_for="kernels in NKI: nki.jit, torch_neuronx.nki_op, wrap_nki",
-        why="They run on the real device only, so a rehearsal cannot judge them; each needs a backward, shapes it is proved "
-        "for, an owner, and something to run where it does not apply.",
+        looks_for="custom kernels: nki.jit; nki_op, wrap_nki of torch_neuronx or torch.neuron",
+        why="What is written in NKI runs on the real device only, so a rehearsal cannot judge it; what is written for JAX or "
+        "Pallas runs in the rehearsal only, and has to be written in NKI. Each needs a backward, shapes it is proved for, an "
+        "owner, and something to run where it does not apply.",
         source=KERNELS,
         instead="declare each in [[kernels]] with owner and fallback",
-        names=("nki.jit", "neuronxcc.nki.jit", "torch_neuronx.nki_op", "torch_neuronx.wrap_nki"),
+        names=(
+            "nki.jit", "neuronxcc.nki.jit", "torch_neuronx.nki_op", "torch_neuronx.wrap_nki", "torch.neuron.nki_op",
+            "torch.neuron.wrap_nki",
+        ),
         check=_decorated,
     ),
     Rule(
