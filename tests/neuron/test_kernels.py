@@ -576,4 +576,4 @@ def test_the_scan_finds_operators_and_kernels(tmp_path, place):
     found = scan.scan(workload.resolve(str(file)))
     lines = [n for n, line in enumerate(source.splitlines(), 1) if "@nki_op(" in line or "wrap_nki(" in line]
     assert [(h.rule, h.line) for h in found.hits] == [("nki-kernel", n) for n in lines]
-    assert [h.kernel for h in found.hits if h.kernel] == ["examples::rms_norm", "examples::rms_norm_backward"]
+    assert {"examples::rms_norm", "examples::rms_norm_backward"} <= {h.kernel for h in found.hits}
