@@ -259,6 +259,7 @@ def test_signals_reach_the_script(tmp_path, number, code):
         (["-m", "no_such_module_here"], "no module named 'no_such_module_here'"),
         (["-m", "json.no_such_part"], "no module named 'json.no_such_part'"),
         (["-m", "this.part"], "'this' is no package"),
+        (["-m", "folder"], "'folder' is a package without __main__"),
         (["-m"], "-m needs the name of a module"),
         (["--redirct-cuda", "fine.py"], "there is no option --redirct-cuda"),
         (["--memory-limit", "lots", "fine.py"], "--memory-limit 'lots' must be bytes"),

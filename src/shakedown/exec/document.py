@@ -125,11 +125,15 @@ def gather(root: Path) -> tuple[dict[int, Process], list[Place], list[int]]:
     processes: dict[int, Process] = {}
     places: list[Place] = []
     for file in sorted(root.glob("*.report.json")):
-        raw = json.loads(file.read_text())
-        places += [Place(**row) for row in raw.pop("places", [])]
-        process = Process(**raw)
+        try:
+            raw = json.loads(file.read_text())
+            rows = [Place(**row) for row in raw.pop("places", [])]
+            process = Process(**raw)
+        except (OSError, ValueError, TypeError, AttributeError):  # the directory is the script's to write into
+            continue
+        places += rows
         processes[process.pid] = process
-    started = {int(file.stem) for file in root.glob("*.started")}
+    started = {int(file.stem) for file in root.glob("*.started") if file.stem.isdigit()}
     return processes, merged(places), sorted(started - set(processes))
 
 

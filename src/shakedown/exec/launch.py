@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import signal
@@ -13,7 +14,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from types import FrameType
@@ -94,20 +95,39 @@ def _check_script(path: Path) -> None:
         raise BadRequest(f"{path} is not a Python script: {error}") from None
 
 
-def _check_module(name: str) -> None:
-    """Whether ``python -m NAME`` would find it. Nothing of it is imported."""
-    where: list[str] | None = [os.getcwd(), *sys.path[1:]]
-    parts = name.split(".")
-    for i in range(len(parts)):
-        found = PathFinder.find_spec(".".join(parts[: i + 1]), where)
+def _check_module(name: str) -> Path | None:
+    """The file that ``python -m NAME`` runs, None where it is no file. Nothing of it is imported.
+
+    Raises:
+        BadRequest: there is no such module.
+    """
+    top, *rest = name.split(".")
+    found = _top_level(top)
+    for part in rest:
         if found is None:
-            if i == 0 and parts[0] in sys.builtin_module_names:
-                return
-            raise BadRequest(f"no module named {'.'.join(parts[: i + 1])!r} is on Python's path")
-        places = found.submodule_search_locations
-        if places is None and i + 1 < len(parts):
-            raise BadRequest(f"{'.'.join(parts[: i + 1])!r} is no package, so {name!r} is no module")
-        where = None if places is None else list(places)
+            break
+        if found.submodule_search_locations is None:
+            raise BadRequest(f"{found.name!r} is no package, so {name!r} is no module")
+        found = PathFinder.find_spec(f"{found.name}.{part}", list(found.submodule_search_locations))
+    if found is None:
+        raise BadRequest(f"no module named {name!r} is on Python's path")
+    if found.submodule_search_locations is not None:
+        found = PathFinder.find_spec(f"{name}.__main__", list(found.submodule_search_locations))
+        if found is None:
+            raise BadRequest(f"{name!r} is a package without __main__; name one of its modules")
+    return Path(found.origin) if found.has_location and found.origin else None
+
+
+def _top_level(name: str) -> ModuleSpec | None:
+    """Where Python would find the module `name`, which has no dot, with the working directory first, as ``-m`` has it."""
+    before = list(sys.path)
+    sys.path[:1] = [os.getcwd()]
+    try:
+        return importlib.util.find_spec(name)
+    except (ValueError, ImportError):
+        return None
+    finally:
+        sys.path[:] = before
 
 
 def settings(request: Request) -> dict[str, str]:
@@ -208,8 +228,8 @@ def _comparisons(target: tuple[str, ...]) -> list[document.Place]:
     from shakedown.readiness.workload import resolve
 
     why = {rule.id: rule.instead for rule in RULES}
-    script = Path(target[0])
-    if not script.is_file() or script.suffix != ".py":
+    script = _check_module(target[1]) if target[0] == "-m" else Path(target[0])
+    if script is None or not script.is_file() or script.suffix != ".py":
         return []
     try:
         found = scan(resolve(str(script)))
