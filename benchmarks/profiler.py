@@ -11,6 +11,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -51,6 +52,21 @@ class _Untracked(ast.NodeTransformer):
         return node
 
 
+def _rebuilt(name: str, space: dict[str, Any]) -> None:
+    """Define ``dispatch.<name>`` without tracking in `space`.
+
+    Raises:
+        RuntimeError: it does nothing of that kind.
+    """
+    from shakedown.neuron import dispatch
+
+    taker = _Untracked()
+    tree = taker.visit(ast.parse(textwrap.dedent(inspect.getsource(getattr(dispatch, name)))))
+    if taker.removed < 2:
+        raise RuntimeError(f"dispatch.{name} does no tracking that could be left out")
+    exec(compile(ast.fix_missing_locations(tree), dispatch.__file__, "exec"), space)
+
+
 def without_tracking() -> None:
     """Have the kernels of this process, which has not used the device yet, built without tallies and listeners.
 
@@ -62,11 +78,7 @@ def without_tracking() -> None:
     from shakedown.neuron import dispatch
 
     for name in ("kernel_of", "_finish"):
-        taker = _Untracked()
-        tree = taker.visit(ast.parse(textwrap.dedent(inspect.getsource(getattr(dispatch, name)))))
-        if taker.removed < 2:
-            raise RuntimeError(f"dispatch.{name} does no tracking that could be left out")
-        exec(compile(ast.fix_missing_locations(tree), dispatch.__file__, "exec"), vars(dispatch))
+        _rebuilt(name, vars(dispatch))
 
 
 def untracked() -> Callable[[], torch.Tensor]:
@@ -84,7 +96,32 @@ def after_a_profile() -> Callable[[], torch.Tensor]:
     return step
 
 
+def _kernels() -> tuple[Callable[[], None], Callable[[], None]]:
+    """100 calls of the kernel of an addition, without PyTorch's dispatcher above it: as it is, and without tracking."""
+    x = torch.ones(16, 16, device="neuron")
+    from shakedown.neuron import dispatch
+
+    space = dict(vars(dispatch))
+    _rebuilt("kernel_of", space)
+    operator = dispatch.operator_of(torch.ops.aten.add.Tensor)
+
+    def calls(kernel: Callable[..., torch.Tensor]) -> Callable[[], None]:
+        def work() -> None:
+            for _ in range(100):
+                kernel(x, x)
+
+        return work
+
+    return calls(dispatch.kernel_of(operator)), calls(space["kernel_of"](operator))
+
+
 def tracking() -> Iterator[Row]:
+    yield compared(
+        "op tracking: 100 additions of 16x16, the kernel alone",
+        "the same without tallies and listeners",
+        _TRACKED,
+        compare(*_kernels(), repeats=20, blocks=51),
+    )
     with Child("small") as ours, Child("small, untracked") as peer:
         found = compare(ours, peer, repeats=20, blocks=21)
     yield compared(
