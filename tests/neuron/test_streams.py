@@ -221,7 +221,7 @@ def test_general_classes_are_still_classes():
     assert isinstance(Mine("cpu"), torch.Event)
     assert not isinstance(neuron.Event(), Mine)
     with pytest.raises(RuntimeError, match="device"):
-        torch.Stream(device="nothing")
+        torch.Stream("nothing")
 
 
 def test_streams_in_compiled_functions(fresh_dynamo):

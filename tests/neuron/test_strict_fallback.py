@@ -229,6 +229,17 @@ def test_a_graph_that_cannot_be_compiled_runs_operator_by_operator_or_is_refused
                 torch.compile(function, backend="neuron")(*on_device(x, y))
 
 
+def test_the_users_line_is_named_in_errors_of_graphs(monkeypatch, fresh_dynamo):
+    def function(table, index):
+        return torch.nn.functional.embedding(index, table) * 2  # here
+
+    monkeypatch.setenv("SHAKEDOWN_STACK_TRACE", "1")
+    there = on_device(torch.ones(2, 2), torch.tensor([5]))
+    with pytest.raises(IndexError, match="index out of range in self") as caught:
+        torch.compile(function, backend="neuron")(*there)
+    assert f"called at {__file__}:{function.__code__.co_firstlineno + 1} (return torch.nn" in str(caught.value)
+
+
 # --- logging ------------------------------------------------------------------------------------------------------------
 
 

@@ -150,6 +150,15 @@ def refuse_node(node: torch.fx.Node, error: Exception) -> NoReturn:
     ) from error
 
 
+def called_at(graph: torch.fx.Graph, operator: str) -> str:
+    """`` called at LINE``, or several, for the calls of an operator in a graph; "" unless stack traces are on."""
+    if not config.STACK_TRACE():
+        return ""
+    found = [places.line_of_node(n) for n in graph.nodes if str(n.target) == operator]
+    lines = list(dict.fromkeys(filter(None, found)))
+    return f" called at {' or '.join(lines)}" if lines else ""
+
+
 def _arguments(node: torch.fx.Node) -> list[tuple[str, Any]]:
     if not isinstance(node.target, torch._ops.OpOverload):
         return [(str(i), a) for i, a in enumerate(node.args)]

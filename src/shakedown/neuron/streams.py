@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from . import events
 from .modes import adaptive
 
 __all__ = [
@@ -172,7 +173,9 @@ class Event(torch.Event):
             Exception: the first error that was kept of operators before.
         """
         if self._mark is not None:
+            start_ns = time.perf_counter_ns()
             self._mark.wait()
+            events.record("synchronize", "event", start_ns=start_ns, duration_ns=time.perf_counter_ns() - start_ns)
             adaptive.flush("synchronize")
 
     def elapsed_time(self, end_event: Any) -> float:

@@ -238,7 +238,7 @@ class CompiledGraph:
         The graph's operators, run one by one on the same data, raise what eager execution raises. Where a random value
         was to blame they may not, and then the demand itself is the error.
         """
-        where = f"(in {broken.operator} of graph {self.name})"
+        where = f"(in {broken.operator} of graph {self.name}{failures.called_at(self.module.graph, broken.operator)})"
         adaptive.flush("compiled graph")  # what was recorded before has errors of its own
         try:
             # The graph's own writes are its last nodes, so they come after whatever raises.
