@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
-import warnings
 from typing import Any
 
 from . import config
+from .log import warn_once
 
 _number = itertools.count()
 
@@ -15,7 +15,7 @@ _number = itertools.count()
 def stablehlo(name: str, computation: Any) -> None:
     """Write the module `computation` of the program `name` as ``tn_op_dumps/{pid}_{number}_{name}.mlir``.
 
-    Costs one look at a variable where no dump is asked for. A file that cannot be written is a warning.
+    Costs one look at a variable where no dump is asked for. Files that cannot be written are one warning.
     """
     if not config.DUMP():
         return
@@ -26,4 +26,4 @@ def stablehlo(name: str, computation: Any) -> None:
         path = folder / f"{os.getpid()}_{next(_number):05}_{plain}.mlir"
         path.write_text(f"{computation.operation}\n")
     except OSError as error:
-        warnings.warn(f"StableHLO cannot be written to {folder}: {error}", stacklevel=2)
+        warn_once(f"StableHLO cannot be written to {folder}: {error}", key=f"dump {folder}")

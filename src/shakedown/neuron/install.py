@@ -56,8 +56,7 @@ def install() -> None:
     autocast.register(_library)
     _doors_of_compressed(_library)
     profiles.activate(profile)
-    if config.METRICS():
-        metrics.set_enabled(True)
+    metrics.begin()
 
 
 def _doors_of_compressed(library: torch.library.Library) -> None:

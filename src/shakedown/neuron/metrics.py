@@ -60,6 +60,18 @@ _metrics = {name: _Metric() for name in _METRICS}
 _loaded = 0  # bytes of executables
 
 
+_begun = False
+
+
+def begin() -> None:
+    """What ``TORCH_NEURONX_METRICS_ENABLED`` says, once in a process: when the module is imported, or the device starts."""
+    global _begun
+    if not _begun:
+        _begun = True
+        if config.METRICS():
+            set_enabled(True)
+
+
 def is_enabled() -> bool:
     """Whether counters and metrics are collected."""
     return _listening is not None

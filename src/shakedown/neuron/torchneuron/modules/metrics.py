@@ -1,6 +1,7 @@
 """``torch_neuronx.metrics``: what compiling and the caches cost, counted and sampled while it is enabled."""
 
 from shakedown.neuron.metrics import (
+    begin,
     clear_all,
     clear_counters,
     clear_metrics,
@@ -29,3 +30,4 @@ __all__ = [
     "report_filtered",
     "set_enabled",
 ]
+begin()
