@@ -120,16 +120,12 @@ class Call:
     def metas(self) -> dict[int, torch.Tensor]:
         """Parameter number of each device tensor -> its meta twin."""
         found: dict[int, torch.Tensor] = {}
-
-        def walk(ref: Any, meta: Any) -> None:
+        pairs = [(ref, self.meta[name]) for name, ref in self.template.items()]
+        for ref, meta in pairs:  # not a function that calls itself: it would hold the tensors until the next collection
             if isinstance(ref, Ref) and ref.index in self.tensors:
                 found[ref.index] = meta
             elif isinstance(ref, list):
-                for r, m in zip(ref, meta):
-                    walk(r, m)
-
-        for name, ref in self.template.items():
-            walk(ref, self.meta[name])
+                pairs.extend(zip(ref, meta))
         return found
 
     def written_parameters(self) -> list[int]:

@@ -64,7 +64,7 @@ def reset_peak() -> None:
 # --- what counts a storage's end ----------------------------------------------------------------------------------------
 
 _lives: dict[int, type] = {}
-_lock = threading.Lock()
+_lock = threading.RLock()  # who is told of a storage that ends may ask for the figures
 _references: dict[int, int] = {}  # of each class, while no object of it lives
 _on_free: Callable[[int], None] | None = None
 

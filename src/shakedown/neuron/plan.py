@@ -332,22 +332,26 @@ def _assembler(
         return (lambda args, kwargs, new: new) if isinstance(outs, list) else (lambda args, kwargs, new: tuple(new))
     number_of_fresh = {id(t): n for n, t in enumerate(fresh)}
     parameter_of_meta = {id(t): index for index, t in metas.items()}
+    return _item(outs, call, number_of_fresh, parameter_of_meta)
 
-    def item(value: Any) -> Callable[[tuple[Any, ...], dict[str, Any], list[torch.Tensor]], Any]:
-        if isinstance(value, torch.Tensor):
-            if id(value) in number_of_fresh:
-                number = number_of_fresh[id(value)]
-                return lambda args, kwargs, new: new[number]
-            if id(value) not in parameter_of_meta:
-                raise LoweringError(f"{call.operator.name}: a returned tensor is neither new nor an argument")
-            place = call.place_of(call.tensors[parameter_of_meta[id(value)]])
-            return lambda args, kwargs, new: place.of(args, kwargs)
-        if isinstance(value, (list, tuple)):
-            parts, kind = [item(v) for v in value], list if isinstance(value, list) else tuple
-            return lambda args, kwargs, new: kind(part(args, kwargs, new) for part in parts)
-        return lambda args, kwargs, new: value
 
-    return item(outs)
+def _item(
+    value: Any, call: Call, number_of_fresh: dict[int, int], parameter_of_meta: dict[int, int]
+) -> Callable[[tuple[Any, ...], dict[str, Any], list[torch.Tensor]], Any]:
+    """The part of :func:`_assembler` for `value`, a part of what the operator returns."""
+    if isinstance(value, torch.Tensor):
+        if id(value) in number_of_fresh:
+            number = number_of_fresh[id(value)]
+            return lambda args, kwargs, new: new[number]
+        if id(value) not in parameter_of_meta:
+            raise LoweringError(f"{call.operator.name}: a returned tensor is neither new nor an argument")
+        place = call.place_of(call.tensors[parameter_of_meta[id(value)]])
+        return lambda args, kwargs, new: place.of(args, kwargs)
+    if isinstance(value, (list, tuple)):
+        kind = list if isinstance(value, list) else tuple
+        parts = [_item(v, call, number_of_fresh, parameter_of_meta) for v in value]
+        return lambda args, kwargs, new: kind(part(args, kwargs, new) for part in parts)
+    return lambda args, kwargs, new: value
 
 
 def _finisher(
