@@ -337,6 +337,12 @@ def current_stream(device: Any = None) -> Stream:
     return chosen
 
 
+def current_id() -> int:
+    """The number of the stream that is current in this thread, for whoever asks at every operator."""
+    chosen = getattr(_local, "stream", None)
+    return _DEFAULT_ID if chosen is None else chosen.stream_id
+
+
 def set_stream(stream: Any) -> None:
     """Make `stream` this thread's current one; None changes nothing."""
     if stream is not None:
