@@ -25,7 +25,10 @@ def properties_of(index: int) -> DeviceProperties:
 
 
 def _total_memory() -> int:
+    from . import config, device
     from .ledger import ledger
 
     limit = ledger.limit
+    if limit is None and not device.is_initialized():
+        limit = config.MEMORY_LIMIT()  # which counts from the first use
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if limit is None else limit
