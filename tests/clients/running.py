@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from shakedown.conformance.compare import GRADIENT_SCALE, TOLERANCE
+from shakedown.conformance.compare import TOLERANCE
 from shakedown.neuron import events
 
+from .comparing import Results, errors_of
 from .families import Family
 
 STEPS = 3
-Results = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -126,40 +126,9 @@ def _reference(case: Case, wide: bool) -> Results:
 
 
 def errors(case: Case, found: Results) -> dict[str, float]:
-    """The error of each tensor in units of what it is allowed.
-
-    The error is the largest of an element; of changes of weights it is the root of the sum of squares, since the first
-    steps of AdamW move an element by the sign of its gradient, which is anybody's where the gradient is nothing but
-    rounding. Allowed is the dtype's tolerance, four of it behind a gradient, times the same of the tensor itself. What
-    exceeds it is measured against float64 instead, and is allowed twice the CPU's own distance from there: of a sum that
-    cancels nobody knows more.
-
-    Raises:
-        AssertionError: tensors, sizes or dtypes are not the CPU's.
-    """
+    """The error of each tensor in units of what it is allowed; see :func:`.comparing.errors_of`, whose truth is float64."""
     expected = _reference(case, False)
-    assert list(found) == list(expected), set(found) ^ set(expected)
-    made = {}
-    for name, e in expected.items():
-        a = found[name]
-        assert (a.dtype, a.shape) == (e.dtype, e.shape), f"{name}: {a.dtype} {a.shape}, expected {e.dtype} {e.shape}"
-        size = _norm if name.startswith("change") else _largest
-        chain = 1.0 if name in ("logits", "loss") else GRADIENT_SCALE
-        allowed = TOLERANCE[case.dtype][0] * chain * size(e)
-        off = size(a.double() - e.double())
-        if not off <= allowed:
-            truth = _reference(case, True)[name].double()
-            off, allowed = size(a.double() - truth), max(allowed, 2 * size(e.double() - truth))
-        made[name] = off / allowed if allowed else float(off > 0)
-    return made
-
-
-def _largest(a: torch.Tensor) -> float:
-    return float("inf") if a.isnan().any() else a.abs().max().item()
-
-
-def _norm(a: torch.Tensor) -> float:
-    return float("inf") if a.isnan().any() else a.double().norm().item()
+    return errors_of(found, expected, TOLERANCE[case.dtype][0], lambda: _reference(case, True))
 
 
 def _blocks(mask: torch.Tensor) -> Any:

@@ -11,6 +11,8 @@ def problem_of(row: dict[str, Any]) -> str:
     """What is wrong with a row, "" when nothing is."""
     if "problem" in row:
         return str(row["problem"])
+    if "package" in row:
+        return _problem_of_package(row)
     if row["mode"] == "decode":
         for way in ("generated", "stepped"):
             if not row[way]["right"] or row[way]["fallbacks"] or len(row[way]["graphs"]) != 2:
@@ -25,6 +27,26 @@ def problem_of(row: dict[str, Any]) -> str:
     if row["mode"] == "compile" and (row["programs"], row["breaks"]) != (2, 0):
         return f"{row['programs']} graphs, {row['breaks']} breaks"
     return ""
+
+
+def _problem_of_package(row: dict[str, Any]) -> str:
+    if row["error"] > 1:
+        return f"{row['worst']} is {row['error']:.2f} times as far off as it may be"
+    if row["fallbacks"] != sorted(row["expected_fallbacks"]):
+        return f"falls back: {', '.join(row['fallbacks']) or 'nothing'}"
+    if not row["executed"]:
+        return "nothing ran on the device"
+    if row["mode"] == "compile" and (row["breaks"] or not row["graphs"]):
+        return f"{row['graphs']} graphs, {row['breaks']} breaks"
+    return ""
+
+
+def _package(row: dict[str, Any]) -> list[str]:
+    about = [row["package"], row["what"], row["mode"], row["dtype"]]
+    if problem := problem_of(row):
+        return [*about, "", problem.replace("|", "/"), "", row["how"]]
+    graphs = str(row["graphs"]) if row["mode"] == "compile" else "-"
+    return [*about, graphs, ", ".join(row["fallbacks"]) or "0", f"{row['error']:.2f}", row["how"]]
 
 
 def _training(row: dict[str, Any]) -> list[str]:
@@ -62,6 +84,8 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def tables(rows: list[dict[str, Any]]) -> str:
+    packages = [_package(r) for r in rows if "package" in r]
+    rows = [r for r in rows if "package" not in r]
     training = [_training(r) for r in rows if r["mode"] != "decode"]
     decoding = [_decoding(r) for r in rows if r["mode"] == "decode"]
     head = [
@@ -78,7 +102,13 @@ def tables(rows: list[dict[str, Any]]) -> str:
     ]
     first = _table(head, training)
     second = _table(["model", "`generate`", "by hand", "fallbacks"], decoding)
-    return f"{first}\n\nGreedy decoding with a static cache, {5} new tokens after 12, against `generate` on the CPU:\n\n{second}"
+    third = _table(
+        ["package", "what", "mode", "dtype", "graphs", "fallbacks", "error", "what is written for it"], packages
+    )
+    return (
+        f"{first}\n\nGreedy decoding with a static cache, 5 new tokens after 12, against `generate` on the CPU:\n\n{second}"
+        f"\n\nWhat packages do with models:\n\n{third}"
+    )
 
 
 def written(page: str, rows: list[dict[str, Any]]) -> str:
