@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.neuron import nki_op, wrap_nki
 from torch.nn import functional as F
 
-from shakedown.neuron import events
+from shakedown.neuron import config, events
 from shakedown.neuron.errors import KernelError
 from shakedown.neuron.kernels.identity import identity_of
 from shakedown.readiness import scan, workload
@@ -553,10 +553,14 @@ def test_a_new_process_traces_no_kernel_that_was_traced_before_but_an_edited_one
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
+    package = Path(config.__file__).parent
+    before = max(path.stat().st_mtime for path in package.rglob("*.py"))
     _, cold = run(2.0)
     assert cold["compiled"] >= 2
     assert cold["traces_saved"] == 0
     (same, edited), warm = run(2.0, 3.0)
+    if max(path.stat().st_mtime for path in package.rglob("*.py")) > before:
+        pytest.skip("the device's own source, which is a part of every key, was edited meanwhile")
     assert warm["compiled"] == 2
     assert warm["traces_saved"] >= 2
     for (eager, graph), factor in ((same, 2), (edited, 3)):

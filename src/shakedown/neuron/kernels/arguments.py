@@ -30,8 +30,10 @@ def encode(kernel: str, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[li
             return {"tensor": len(tensors) - 1}
         if value is None or type(value) in (bool, int, float, str):
             return value
-        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            return value.node.int_() if isinstance(value, torch.SymInt) else value.node.guard_float("", 0)
+        if isinstance(value, torch.SymInt):
+            return int(value)
+        if isinstance(value, torch.SymFloat):
+            return float(value)
         if type(value) is list:
             return [plain(v, where) for v in value]
         if isinstance(value, tuple):
