@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 # split, break, recompile and limit are about torch.compile: an operator that a graph was split around, and what Dynamo decided.
 # memory comes only while somebody asks for it (:func:`.memory.telling`).
@@ -40,8 +40,7 @@ DECOMPOSED = "decomposed"  # detail of an operator that runs through PyTorch's d
 COMPOSITE = "composite"  # detail of one that calls other operators, which are counted as well
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One thing that happened.
 
     ``name`` is the operator (``aten::mul.Tensor``), the program, or the direction of a transfer; ``start_ns`` comes from

@@ -9,12 +9,13 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
 
 from .. import events, log, streams
 from ..modes import adaptive
 from .clock import Bracket, Clock, Span, fit, mark, time_of_day
 from .frames import Frames, Taker, written
-from .neuron_config import KINDS, NeuronConfig, ProfileMode
+from .neuron_config import ALL_KINDS, KINDS, NeuronConfig, ProfileMode
 from .sampler import Sampler
 
 DEVICE_TIME = frozenset({"execute", "transfer"})  # what counts as the device's time; the rest is what the runtime did
@@ -67,22 +68,18 @@ class DeviceEvent:
         return self.kind in DEVICE_TIME
 
 
-@dataclass(slots=True)
-class _Heard:
-    event: events.Event
-    at: int  # ns, when it was heard
-    thread: int
-    stream: int
-    frames: Frames
-    calls: tuple[_Called, ...] = ()
+class _Called(NamedTuple):
+    """A call that adaptive eager recorded: when (ns) and on which thread of the system."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Called:
     name: str
     at: int
     thread: int
     frames: Frames
+
+
+# An event, when it began (ns), the thread of the system, the stream, the user's frames, and the calls that it executes. A plain
+# tuple, since one is made for every operator.
+_Heard: TypeAlias = tuple[events.Event, int, int, int, Frames, tuple[_Called, ...]]
 
 
 @dataclass
@@ -97,6 +94,7 @@ class Session:
     clock: Clock | None = None
     sampler: Sampler | None = None
     _heard: list[_Heard] = field(default_factory=list)
+    _threads: dict[int, int] = field(default_factory=dict)
     _called: deque[_Called] = field(default_factory=deque)
     _brackets: list[list[Bracket]] = field(default_factory=list)
     _stack: ExitStack = field(default_factory=ExitStack)
@@ -107,7 +105,8 @@ class Session:
         """Listen, and put marks into the profile, which is running by now."""
         self._taker = Taker() if self.with_stack else None
         config = self.config
-        self._kinds = frozenset().union(*KINDS.values()) if config is None else config.kinds
+        kinds = ALL_KINDS if config is None else config.kinds
+        self._kinds = kinds if self.memory else kinds - {"memory"}
         self._cores = None if config is None else config.cores
         self._most = None if config is None else config.max_events_per_nc
         self._counts: dict[int, int] = {}
@@ -131,7 +130,7 @@ class Session:
 
         before = len(self._heard)
         device.synchronize()
-        asked_here = [h for h in self._heard[before:] if h.event.kind == "synchronize"]
+        asked_here = [h for h in self._heard[before:] if h[0].kind == "synchronize"]
         self._heard[before:] = [h for h in self._heard[before:] if h not in asked_here[-1:]]
 
     def stop(self) -> None:
@@ -149,16 +148,14 @@ class Session:
     def _note_call(self, tally: events.Tally) -> None:
         if tally.detail != events.COMPOSITE:
             frames = () if self._taker is None else self._taker.take()
-            self._called.append(_Called(tally.name, time.perf_counter_ns(), threading.get_native_id(), frames))
+            self._called.append(_Called(tally.name, time.perf_counter_ns(), self._thread(), frames))
 
     def _hear(self, event: events.Event) -> None:
         kind: str = event.kind
         calls: tuple[_Called, ...] = ()
         if self._called:
             calls = self._causes(event)
-        if self.paused or kind in _NOT_SHOWN or (kind == "memory" and not self.memory):
-            return
-        if _kind_of(event) not in self._kinds:
+        if self.paused or (kind if kind == "execute" else _kind_of(event)) not in self._kinds:
             return
         core = 0  # of the only device there is
         if self._cores is not None and core not in self._cores:
@@ -169,8 +166,16 @@ class Session:
                 self.dropped += 1
                 return
         frames = () if self._taker is None or calls or kind == "memory" else self._taker.take()
-        stream = streams.current_stream().stream_id
-        self._heard.append(_Heard(event, time.perf_counter_ns(), threading.get_native_id(), stream, frames, calls))
+        at = event.start_ns or time.perf_counter_ns()
+        self._heard.append((event, at, self._thread(), streams.current_id(), frames, calls))
+
+    def _thread(self) -> int:
+        """The system's number of the calling thread, which is a call of the system."""
+        ours = threading.get_ident()
+        found = self._threads.get(ours)
+        if found is None:
+            found = self._threads[ours] = threading.get_native_id()
+        return found
 
     def _causes(self, event: events.Event) -> tuple[_Called, ...]:
         """The calls that adaptive eager recorded and that `event` is the execution of. They run in the order of their calls."""
@@ -203,11 +208,9 @@ class Session:
         if self._told is None:
             assert self.clock is not None
             convert, made = self.clock.convert, []
-            for heard in self._heard:
-                event = heard.event
-                start = event.start_ns or heard.at
+            for event, start, thread, stream, frames, executes in self._heard:
                 end = start + event.duration_ns
-                called = heard.calls or (_Called(event.name, 0, heard.thread, heard.frames),)
+                called = executes or (_Called(event.name, 0, thread, frames),)
                 calls = tuple(
                     Call(c.name, convert(c.at or start), convert(c.at or end), c.thread, c.frames) for c in called
                 )
@@ -217,12 +220,12 @@ class Session:
                         event.name if _kind_of(event) != "other" else f"{event.kind} {event.name}",
                         convert(start),
                         convert(end),
-                        heard.thread,
+                        thread,
                         calls,
                         -event.nbytes if event.kind == "memory" and event.name == "free" else event.nbytes,
                         event.detail,
                         event.phase,
-                        stream=heard.stream,
+                        stream=stream,
                     )
                 )
             _without_compiling(made)
@@ -232,6 +235,8 @@ class Session:
 
 def _kind_of(event: events.Event) -> str:
     kind: str = event.kind
+    if kind in _NOT_SHOWN:
+        return ""
     if kind == "compile":
         return "compile" if event.detail in ("compiled", "background") else "load"
     return kind if kind in KINDS[ProfileMode.RUNTIME] or kind == "execute" else "other"
