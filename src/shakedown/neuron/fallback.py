@@ -97,6 +97,7 @@ def run(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], reaso
         return value
 
     answer = back(result)
+    del back  # a function that calls itself would hold the tensors until the next collection
     if log.first(f"fallback {operator.name}"):
         log.logger("fallback").info("%s runs on the CPU: %s", operator.name, reason)
     events.record(
