@@ -121,6 +121,8 @@ def module():
     assert torch.cuda.max_memory_allocated("cuda") >= torch.cuda.memory_allocated(0)
     assert torch.cuda.get_device_capability() == (0, 0)
     assert torch.cuda.get_device_name(0) == "neuron:0"
+    about = torch.cuda.get_device_properties("cuda:0")
+    assert (about.name, about.major, about.total_memory > 0) == ("neuron:0", 0, True)
     torch.cuda.manual_seed_all(5)
     state = torch.cuda.get_rng_state()
     one = torch.randn(4, device="cuda")

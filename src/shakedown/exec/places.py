@@ -49,7 +49,9 @@ def _rank(file: str) -> int:
     """0: the script's own code; 1: an installed library; 2: PyTorch, Python or this package."""
     found = _ranks.get(file)
     if found is None:
-        if file.startswith((_TORCH, _OURS, "<")) or os.path.basename(file) in _TOOLS:
+        if file in ("<stdin>", "<string>"):  # python -, python -c
+            found = 0
+        elif file.startswith((_TORCH, _OURS, "<")) or os.path.basename(file) in _TOOLS:
             found = 2
         elif file.startswith(_LIBRARIES):
             found = 1
@@ -89,7 +91,7 @@ def asked_by_torch(depth: int = 2) -> bool:
     frame = sys._getframe(depth)
     name = str(frame.f_globals.get("__name__", ""))
     # Dynamo evaluates questions that the code it reads would ask; those are not PyTorch's own.
-    return name.startswith("torch.") and not name.startswith("torch._dynamo.variables")
+    return (name == "torch" or name.startswith("torch.")) and not name.startswith("torch._dynamo.variables")
 
 
 def note(call: str, became: str, outcome: Outcome = "redirected", rule: str = "") -> None:

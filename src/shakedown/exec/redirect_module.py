@@ -23,7 +23,7 @@ _SAME = {
         synchronize current_device set_device empty_cache memory_allocated max_memory_allocated memory_reserved
         max_memory_reserved memory_stats memory_stats_as_nested_dict memory_summary reset_peak_memory_stats
         reset_accumulated_memory_stats mem_get_info memory_snapshot set_per_process_memory_fraction
-        get_per_process_memory_fraction get_device_name get_device_properties current_stream default_stream set_stream
+        get_per_process_memory_fraction get_device_name current_stream default_stream set_stream
         stream Stream Event StreamContext device init
     """,
     "cuda-seed": "manual_seed manual_seed_all seed seed_all initial_seed get_rng_state set_rng_state",
@@ -91,6 +91,7 @@ def begin() -> None:
     )
     replacements["set_rng_state_all"] = _noting("set_rng_state_all", _set_rng_state_all)
     replacements["device_of"] = _device_of
+    replacements["get_device_properties"] = _get_device_properties
     replacements["OutOfMemoryError"] = torch.OutOfMemoryError
     replacements["_lazy_init"] = _lazy_init
     for name in set(torch.cuda.__all__) - set(replacements):
@@ -112,6 +113,8 @@ def begin() -> None:
 
 def _put(name: str, replacement: Any) -> None:
     original = getattr(torch.cuda, name, _MISSING)
+    if isinstance(replacement, types.FunctionType) and isinstance(original, types.FunctionType):
+        functools.update_wrapper(replacement, original)  # Dynamo looks at __wrapped__ of some
     if name in _TRUTH and callable(original):
         replacement.truth = original
     setattr(torch.cuda, name, replacement)
@@ -203,6 +206,28 @@ def _noting(name: str, answer: Callable[..., Any]) -> Any:
 def _set_rng_state_all(new_states: Any) -> None:
     for index, state in enumerate(new_states):
         _device_module().set_rng_state(state, index)
+
+
+class DeviceProperties:
+    """What ``torch.neuron`` says of the device, and the compute capability ``major``.``minor``, which is 0.0."""
+
+    major = minor = 0
+
+    def __init__(self, found: Any) -> None:
+        self._found = found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._found, name)
+
+    def __repr__(self) -> str:
+        return repr(self._found)
+
+
+def _get_device_properties(device: Any = None) -> DeviceProperties:
+    if not places.asked_by_torch():
+        became = f"torch.{DEVICE}.get_device_properties"
+        places.note("torch.cuda.get_device_properties()", became, "redirected", "cuda-synchronize")
+    return DeviceProperties(_device_module().get_device_properties(ours(device)))
 
 
 def _device_of(obj: Any) -> Any:
