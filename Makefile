@@ -62,4 +62,6 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet "$(TORCH)"
 	$(BIN)/python -m pip install --quiet "$(TORCH)" --editable ".[dev]"
+	@# torchvision's operators belong to one build of torch. Beside another, Transformers cannot be imported either.
+	$(BIN)/python -c 'import torchvision' 2>/dev/null || $(BIN)/python -m pip uninstall --quiet --yes torchvision
 	touch $(STAMP)
