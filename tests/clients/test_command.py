@@ -12,6 +12,7 @@ pytest.importorskip("transformers")
 
 from shakedown.readiness.workload import load, resolve
 
+from . import packages
 from .__main__ import cases, main, name_of
 from .families import DECODERS
 from .table import BEGIN, END, problem_of, tables
@@ -64,6 +65,17 @@ def test_the_page_shows_every_model_in_every_mode_and_nothing_wrong():
         assert (graphs, breaks, fallbacks) == (*(("2", "0") if mode == "compile" else ("-", "-")), "0")
         assert float(error) <= 1
     assert all(c[1:] == ["2 programs, equal", "2 programs, equal", "0"] for c in decoding)
+
+
+def test_the_page_shows_every_package_and_nothing_wrong():
+    _, _, rest = (ROOT / "docs" / "clients.md").read_text().partition(BEGIN)
+    lines = [line.split("|")[1:-1] for line in rest.partition(END)[0].splitlines() if line.count("|") == 9]
+    rows = [[cell.strip() for cell in line] for line in lines[2:]]
+    assert {row[0] for row in rows} == set(packages.PREFIXES)
+    for package, what, mode, _, graphs, fallbacks, error, _ in rows:
+        assert float(error) <= 1, what
+        assert (graphs != "-") == (mode == "compile"), what
+        assert fallbacks == "0" or package == "torchvision", what
 
 
 def test_tables_say_what_went_wrong():

@@ -31,6 +31,12 @@ def usable(package: str) -> str:
     return ""
 
 
+def sample(file: str, modes: tuple[str, ...], seed: int | None) -> list[tuple[Row, str]]:
+    """One of the rows of `file` in one of `modes`, another with every `seed`; all of them with None."""
+    cases = [(row, mode) for row in rows(FILES[file][1]) for mode in row.modes if mode in modes]
+    return cases if seed is None or not cases else [cases[seed % len(cases)]]
+
+
 def rows(beginnings: tuple[str, ...] = ("",)) -> list[Row]:
     """The rows of all files of which a name may begin so, in the order of the table; what cannot be used is told."""
     made: list[Row] = []
