@@ -66,7 +66,13 @@ def test_the_device_may_be_named(device):
 
 @pytest.mark.parametrize("device", [1, "neuron:1", "cpu"])
 def test_another_device_is_refused(device):
-    for function in (n.memory_stats, n.memory_allocated, n.max_memory_allocated, n.reset_peak_memory_stats, n.mem_get_info):
+    for function in (
+        n.memory_stats,
+        n.memory_allocated,
+        n.max_memory_allocated,
+        n.reset_peak_memory_stats,
+        n.mem_get_info,
+    ):
         with pytest.raises(ValueError):
             function(device)
 
@@ -253,7 +259,8 @@ def test_an_interruption_leaves_the_sums_right():
 def test_the_summary():
     long, short = n.memory_summary(), n.memory_summary("neuron:0", abbreviated=True)
     for text in (long, short):
-        assert "Neuron Memory Summary" in text and "Device" in text
+        assert "Neuron Memory Summary" in text
+        assert "Device" in text
         assert len({len(line) for line in text.splitlines()}) == 1
     assert len(short) <= len(long)
     x = kib(1024)

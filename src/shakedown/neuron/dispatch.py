@@ -170,6 +170,8 @@ def kernel_of(operator: Operator) -> Callable[..., Any]:
         try:
             plan = plans[found]
         except KeyError:
+            plan = None  # the first call is not made here, or each of its errors would come "during" this one
+        if plan is None:
             return _first_call(operator, found, args, kwargs, inputs)
         if ledger.limit is not None:
             make_room_for(operator, plan, args, kwargs)
