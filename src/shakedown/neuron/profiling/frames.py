@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from types import CodeType
-from typing import Any, TypeAlias
+from types import CodeType, FrameType
+from typing import TypeAlias
 
 import torch
 
@@ -25,28 +25,34 @@ class Taker:
     """Takes the stacks of one profile. Frames of PyTorch, JAX and the device are left out."""
 
     def __init__(self) -> None:
-        self._skips: dict[CodeType, bool] = {}
+        self._skips: dict[str, bool | None] = {}  # by file
 
     def take(self) -> Frames:
-        """The user's frames of the calling thread. The backward pass has none: the autograd engine's threads run it."""
-        found: list[tuple[CodeType, int]] = []
-        skips, frame = self._skips, sys._getframe(1)
-        while frame is not None and len(found) < _MOST:
+        """The user's frames of the calling thread. The backward pass has none: the autograd engine's threads run it.
+
+        Without calls in the loop: PyTorch records every call of a function, C functions too, while stacks are wanted.
+        """
+        found: Frames = ()
+        left, skips = _MOST, self._skips
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and left:
             code = frame.f_code
-            skip = skips.get(code)
+            try:
+                skip = skips[code.co_filename]
+            except KeyError:
+                skip = skips[code.co_filename] = _skipped(code.co_filename)
             if skip is None:
-                skip = skips[code] = _skipped(frame)
+                skip = frame.f_globals.get("__name__") != "__main__"
             if not skip:
-                found.append((code, frame.f_lineno))
-            frame = frame.f_back  # type: ignore[assignment]
-        return tuple(found)
+                found += ((code, frame.f_lineno),)
+                left -= 1
+            frame = frame.f_back
+        return found
 
 
-def _skipped(frame: Any) -> bool:
-    name = frame.f_code.co_filename
-    if name.startswith("<"):  # generated, unless somebody typed it
-        return frame.f_globals.get("__name__") != "__main__"
-    return bool(name.startswith(_OTHERS))
+def _skipped(file: str) -> bool | None:
+    """None: generated code, or typed by somebody, which the module of a frame tells."""
+    return None if file.startswith("<") else file.startswith(_OTHERS)
 
 
 def written(frames: Frames) -> list[str]:

@@ -172,10 +172,11 @@ class Session:
     def _thread(self) -> int:
         """The system's number of the calling thread, which is a call of the system."""
         ours = threading.get_ident()
-        found = self._threads.get(ours)
-        if found is None:
+        try:
+            return self._threads[ours]
+        except KeyError:
             found = self._threads[ours] = threading.get_native_id()
-        return found
+            return found
 
     def _causes(self, event: events.Event) -> tuple[_Called, ...]:
         """The calls that adaptive eager recorded and that `event` is the execution of. They run in the order of their calls."""
