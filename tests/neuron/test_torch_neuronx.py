@@ -175,3 +175,15 @@ def test_a_package_that_only_a_finder_of_its_own_knows_is_found(monkeypatch, tmp
     assert found.origin == str(file)
     monkeypatch.setenv("SHAKEDOWN_DEVICE", "rehearsal")
     assert standing.elsewhere(str(_SHIM)) is None
+
+
+def test_import_torch_finds_aws_entry_point_though_our_module_comes_first_on_the_path(tmp_path):
+    theirs = vendor(tmp_path / "site")
+    (theirs / "torch_neuronx-2.13.3.0.dist-info" / "entry_points.txt").write_text(
+        "[torch.backends]\ntorch_neuronx = torch_neuronx:_autoload\n"
+    )
+    with open(theirs / "torch_neuronx" / "__init__.py", "a") as file:
+        file.write("def _autoload():\n    print('registered by AWS')\n")
+    code = "import torch, sys; print(hasattr(torch, 'neuron'), sys.modules['torch_neuronx'].REAL)"
+    found = run(code, tmp_path, ROOT / "src", theirs)
+    assert found.stdout.split() == ["registered", "by", "AWS", "False", "True"], found.stderr

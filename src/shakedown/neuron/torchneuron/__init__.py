@@ -91,6 +91,11 @@ def _of_the_device(name: str) -> Any:
     return found
 
 
+def of_the_device() -> dict[str, Any]:
+    """What :data:`OF_THE_DEVICE` names, as far as it is there."""
+    return {name: found for name in OF_THE_DEVICE if (found := _of_the_device(name)) is not None}
+
+
 def present() -> list[str]:
     """The public names that are there."""
-    return sorted([*SUBMODULES, *(n for n in OF_THE_DEVICE if _of_the_device(n) is not None)])
+    return sorted([*SUBMODULES, *of_the_device()])

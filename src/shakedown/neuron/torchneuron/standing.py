@@ -103,6 +103,9 @@ def take(module: Any) -> None:
     module.__class__ = Rehearsal
     module.__path__ = [str(_MODULES)]
     module.__version__ = version()
+    from . import of_the_device
+
+    vars(module).update(of_the_device())
 
 
 def version() -> str:
