@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 import time
+import warnings
 
 import pytest
 import torch
@@ -236,6 +237,28 @@ def test_streams_in_compiled_functions(fresh_dynamo):
         return y - neuron.current_stream().stream_id
 
     assert function(torch.ones(3, device="neuron")).tolist() == [3, 3, 3]
+
+
+def test_events_in_compiled_functions_are_around_what_they_stand_around(fresh_dynamo):
+    start, end, stream = neuron.Event(enable_timing=True), neuron.Event(enable_timing=True), neuron.Stream()
+
+    @torch.compile(backend="neuron")
+    def function(x):
+        start.record()
+        y = (x @ x) @ x
+        end.record(stream)
+        return y + 1
+
+    x = torch.rand(500, 500)
+    there = x.to("neuron")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an event is between two programs
+        function(there)
+        before = time.perf_counter()
+        result = function(there)
+        took = (time.perf_counter() - before) * 1e3
+    torch.testing.assert_close(result.cpu(), x @ x @ x + 1)
+    assert took / 10 < start.elapsed_time(end) <= took
 
 
 # --- a client that is asynchronous --------------------------------------------------------------------------------------

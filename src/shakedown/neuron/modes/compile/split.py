@@ -231,6 +231,11 @@ class _HostResults:
         return results
 
 
+def _is_of_a_stream(node: Node) -> bool:
+    """Whether this is what Dynamo captures of events and streams, by itself or tied to what it comes after."""
+    return getattr(node.target, "namespace", "") == "streams" or str(node.target) == "control_deps"
+
+
 def _writes(node: Node) -> bool:
     """Whether this is one of the copies into the graph's inputs that end a functional graph."""
     return node.target is torch.ops.aten.copy_.default and _node(node.args[0]).op == "placeholder"
@@ -298,6 +303,7 @@ class Pieces:
     def _stages(self, graph: torch.fx.Graph) -> dict[Node, int]:
         stages: dict[Node, int] = {}
         latest = -1  # of the operators outside so far: they keep their order
+        first = 0  # that what comes now may be in: an event marks a place between what is before it and what is after
         writes: list[Node] = []
         for node in graph.nodes:
             if node.op != "call_function":
@@ -309,12 +315,15 @@ class Pieces:
                 self.outside[node] = None
             if node in self.outside and _is_mutable(node):
                 raise LoweringError(f"{node.target} writes to its arguments")
-            stage = 0
+            stage = first
             for source in node.all_input_nodes:
                 if source in stages:
                     later = source in self.outside and node.target is not getitem
                     stage = max(stage, stages[source] + later)
             if node in self.outside:
+                if _is_of_a_stream(node):
+                    stage = max((stage, *stages.values()))
+                    first = stage + 1
                 stage = latest = max(stage, latest)
             stages[node] = stage
         stages.update(dict.fromkeys(writes, latest + 1))
