@@ -25,7 +25,7 @@ class Tagger(nn.Module):
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
         x = self.embedding(words)
-        positions = torch.arange(words.shape[1], device="cuda")
+        positions = torch.arange(words.shape[1], device="cuda" if words.is_cuda else "cpu")
         decay = torch.exp(-(positions[:, None] - positions[None, :]).abs().float())
         return self.out(self.norm(x + torch.relu(self.mix(decay @ x))))
 

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -157,8 +158,8 @@ def test_compiled_by_default_and_captured_where_cuda_is_named(tmp_path, losses_o
     assert found.main.graphs["breaks"] == []
     assert any(ran.name.startswith("graph::") for ran in found.main.operators)
     named = EXAMPLE.read_text().splitlines()
-    captured = [p for p in found.places if "arange" in named[p.line - 1]]
-    assert [p.became for p in captured] == ["neuron"]
+    captured = {p.call: p.became for p in found.places if "arange" in named[p.line - 1]}
+    assert captured == {".is_cuda": "True", "(in torch.compile)": "neuron"}
     assert "1 captured" in done.stderr
 
 
@@ -244,6 +245,23 @@ def test_signals_reach_the_script(tmp_path, number, code):
     assert f"signal {number.name}" in told
     if number == signal.SIGINT:
         assert told.count("KeyboardInterrupt") == 1
+
+
+def test_a_terminals_ctrl_c_comes_once(tmp_path):
+    (tmp_path / "waiting.py").write_text(WAITING)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [*COMMAND, str(tmp_path / "waiting.py")])
+    said = b""
+    while b"ready" not in said:
+        said += os.read(terminal, 1 << 10)
+    os.write(terminal, b"\x03")
+    with contextlib.suppress(OSError):  # what a terminal says when nobody holds its other end any more
+        while more := os.read(terminal, 1 << 16):
+            said += more
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
+    assert said.count(b"interrupted once") == 1
+    assert said.count(b"KeyboardInterrupt") == 1
 
 
 # --- what cannot be started ---------------------------------------------------------------------------------------------

@@ -81,7 +81,10 @@ def _lines(frame: FrameType | None) -> list[tuple[str, int]]:
             if context is not None:
                 stack = torch._guards.TracingContext.extract_stack()
                 return lines + [(one.filename, one.lineno or 0) for one in reversed(stack)]
-        lines.append((code.co_filename, frame.f_lineno))
+        file = code.co_filename
+        if file == "<string>" and frame.f_globals.get("__name__") != "__main__":
+            file = "<generated>"  # such as a dataclass's constructor; python -c has the same name
+        lines.append((file, frame.f_lineno))
         frame = frame.f_back
     return lines
 

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
+from shakedown.neuron.torch_gaps import when_loaded
+
 from . import places
 from .redirect import DEVICE, _index, is_cuda, ours
 from .redirect_module import refuse
@@ -36,6 +38,7 @@ def begin() -> None:
     _process_groups()
     _data_parallel()
     _profiler()
+    when_loaded("torch._dynamo.variables.tensor", _is_cuda_in_captured_code)
     torch.serialization.register_package(15, lambda storage: None, _restore)  # before CUDA's own, whose place is 20
 
 
@@ -204,3 +207,24 @@ def _profiler() -> None:
         original(self, *args, activities=activities, **kwargs)
 
     profiler._KinetoProfile.__init__ = init
+
+
+def _is_cuda_in_captured_code(module: Any) -> None:
+    """``x.is_cuda`` while Dynamo reads the script's code: what it is told in eager mode.
+
+    Dynamo answers attributes itself, in one method for each. Where there is no such method, captured code gets the truth.
+    """
+    kind = module.TensorVariable
+    original = getattr(kind, "method_attr_is_cuda", None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def method_attr_is_cuda(self: Any, tx: Any) -> Any:
+        device = getattr(self, "device", None)
+        if device is not None and device.type == DEVICE and places.is_script(tx.f_code.co_filename):
+            places.note(".is_cuda", "True", "answered", "cuda-attribute")
+            return module.VariableTracker.build(tx, True)
+        return original(self, tx)
+
+    kind.method_attr_is_cuda = method_attr_is_cuda
