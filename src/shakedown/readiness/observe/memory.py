@@ -176,13 +176,14 @@ def device_gauge(target: targets.Target, module: ModuleType | Any = None) -> _Ga
 
         module = torch.get_device_module(target.device)
     name = getattr(module, "__name__", f"torch.{target.device}")
+    if name.startswith("shakedown."):
+        name = f"torch.{target.device}"
     wanted = ("memory_allocated", "max_memory_allocated", "reset_peak_memory_stats")
     if all(callable(getattr(module, one, None)) for one in wanted):
         return _AllocatorPeak(module, name)
     for current in ("live_bytes", "current_allocated_memory"):
         if callable(getattr(module, current, None)):
-            public = f"torch.{target.device}.{current}" if name.startswith("shakedown.") else f"{name}.{current}"
-            return _Sampled(getattr(module, current), public)
+            return _Sampled(getattr(module, current), f"{name}.{current}")
     return _Unobservable(f"{name} has no function that tells how much memory is in use")
 
 
