@@ -256,7 +256,7 @@ def test_transfers_and_fallbacks(x, tmp_path):
 def test_a_compiled_graph(layer, x, fresh_dynamo):
     graph = torch.compile(lambda x: torch.nn.functional.silu(layer(x)).sum(), backend="neuron")
     graph(x).backward()
-    with profile(activities=BOTH) as prof:
+    with profile(activities=BOTH, with_stack=True) as prof:
         graph(x).backward()
     (known,) = {m.graph_name for m in torch.neuron.get_dynamo_metrics() if "forward" in m.graph_name}
     name = known.rpartition("_")[0]  # the rest counts its programs, one for each layout of inputs
@@ -266,6 +266,22 @@ def test_a_compiled_graph(layer, x, fresh_dynamo):
         f"graph::{name}": "CompiledFunction",
         f"graph::{name.replace('forward', 'backward')}": "CompiledFunctionBackward",
     }
+    lines = [e.stack[0] for e in of_device(prof) if e.name.startswith("graph::")]  # the backward's is the forward's
+    assert len(set(lines)) == 1
+    assert lines[0].startswith(f"{HERE}({graph.__wrapped__.__code__.co_firstlineno})")
+
+
+def test_a_custom_kernel(x):
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return torch.neuron.wrap_nki(lambda a: a * 2)(x)
+
+    operator = torch.neuron.nki_op("shakedown_profiled::doubled", doubled, mutates_args=())
+    operator(x)
+    with profile(activities=BOTH) as prof:
+        assert torch.equal(operator(x).cpu(), x.cpu() * 2)
+    (ran,) = [e for e in of_device(prof) if e.neuron.kind == "execute"]
+    assert ran.name == "shakedown_profiled::doubled"
+    assert row_of(prof, "shakedown_profiled::doubled").device_time_total == pytest.approx(ran.time_range.elapsed_us())
 
 
 def test_a_whole_step(x, fresh_dynamo):
