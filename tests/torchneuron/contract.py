@@ -82,7 +82,7 @@ def entry(
 
 def entries() -> list[Entry]:
     """All of them, by section."""
-    for module in ("package", "devices", "memory", "tools", "random_streams", "variables"):
+    for module in ("package", "devices", "memory", "tools", "counting", "random_streams", "variables"):
         import_module(f"{__package__}.{module}")
     order = list(SECTIONS)
     return sorted(_entries.values(), key=lambda e: order.index(e.section))
