@@ -146,11 +146,12 @@ def register() -> None:
     """Name the device, give it its module, and open the door for operators. Called by autoload, once."""
     import sys
 
-    from . import pinned, torch_gaps
+    from . import guard, pinned, torch_gaps
 
     adaptive.note_start()
     module = sys.modules[__name__]
-    _setup_privateuseone_for_python_backend(DEVICE_NAME, backend_module=module)
+    _setup_privateuseone_for_python_backend(DEVICE_NAME, backend_module=module, device_guard=guard.Guard())
+    guard.close()
     for part in (
         adaptive,
         cache,
