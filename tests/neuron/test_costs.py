@@ -138,7 +138,8 @@ def test_compiled_graphs_and_phases():
         with events.phase("backward"):
             out.backward()
 
-    rows = counted(step)
+    step()
+    rows = counted(step)  # a graph knows the program of its last call by heart
     products = 2 * 6 * (8 * 16 + 16 * 4)
     by_phase = {phase: matrix([row for row in rows if row["phase"] == phase]) for phase in ("forward", "backward")}
     assert by_phase == {"forward": products, "backward": products + 2 * 6 * 16 * 4}  # x needs no gradient

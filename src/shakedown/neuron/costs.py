@@ -84,6 +84,7 @@ def counted() -> Iterator[list[dict[str, Any]]]:
     for graph, key in graphs:
         run, *rest = graph.programs[key]
         graph.programs[key] = (_Counted(counting, graph.tally.name, None, run), *rest)
+        _forget_last(graph)
     fused = _fused()
     for group, code, made in fused:
         made.run = _Counted(counting, f"adaptive::{group.name}", (made, code), made.run)
@@ -97,8 +98,15 @@ def counted() -> Iterator[list[dict[str, Any]]]:
         for graph, key in graphs:
             run, *rest = graph.programs[key]
             graph.programs[key] = (run.run if isinstance(run, _Counted) else run, *rest)
+            _forget_last(graph)
     for (name, phase, signature, *_), calls in counting.calls.items():
         rows.append({"name": name, "phase": phase, "calls": calls.count} | _costs(calls, signature))
+
+
+def _forget_last(graph: Any) -> None:
+    """A graph calls the program of its last call again without a look at its programs."""
+    if hasattr(graph, "recent"):
+        graph.recent = (None, None)
 
 
 def _plans() -> list[Plan]:
