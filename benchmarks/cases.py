@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from . import adaptive, compiled, evidence, profiler, starting
+from . import adaptive, compiled, evidence, memory, profiler, starting
 from .compiled import hand_written
 from .decoder import COMPILED, MEDIUM, SMALL, Size
 from .measure import compare
@@ -123,6 +123,7 @@ CASES: dict[str, Callable[[], Iterator[Row]]] = {
     **compiled.CASES,
     **starting.CASES,
     **profiler.CASES,
+    **memory.CASES,
     **adaptive.CASES,
 }
 
