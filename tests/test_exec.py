@@ -343,3 +343,37 @@ def test_processes_of_one_run_are_put_together(tmp_path):
     assert sorted(processes) == [11, 12]
     assert [one.count for one in places] == [4]
     assert silent == [13]
+
+
+def test_of_a_launcher_what_it_started_is_told():
+    worker = document.Process(
+        pid=11,
+        argv=["train.py", "--rank", "0"],
+        used=True,
+        profile="native",
+        operators=(document.Ran(name="aten::mul.Tensor", count=3),),
+        fallbacks=(document.FellBack(name="aten::take", reason="no lowering", count=2, nbytes=2048, seconds=0.1),),
+    )
+    found = document.Document(
+        command=["python", "launcher.py"],
+        environment={},
+        mode=None,
+        redirect_cuda=True,
+        ended="exit code 0",
+        exit_code=0,
+        seconds=1.0,
+        main=None,
+        others=[worker],
+        silent=[12],
+        places=[],
+    )
+    told = "\n".join(words.summary(found))
+    for part in (
+        "left no report",
+        "train.py --rank 0",
+        "1 operators, 3 calls",
+        "1 operators, 2 calls, 2.0 KiB moved",
+        "aten::take: 2 times, 2.0 KiB: no lowering",
+        "nothing named it",
+    ):
+        assert part in told

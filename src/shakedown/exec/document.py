@@ -100,16 +100,17 @@ class Process(Frozen):
 
 
 class Document(Frozen):
-    """One run. ``main`` is the script's own process, None where it left no report; ``silent`` are processes that left none.
+    """One run. ``mode`` is None where none was asked for, so that the environment decided; ``environment`` what the options set.
 
-    ``exit_code`` is what the command returns. ``places`` are those of all processes.
+    ``main`` is the script's own process, None where it left no report; ``silent`` are processes that left none. ``exit_code`` is
+    what the command returns. ``places`` are those of all processes.
     """
 
     schema_version: Literal["shakedown.exec/1"] = "shakedown.exec/1"
     label: str = LABEL
     command: list[str]
     environment: dict[str, str]
-    mode: str
+    mode: Literal["eager", "adaptive", "compile"] | None
     redirect_cuda: bool
     ended: str
     exit_code: int

@@ -202,7 +202,7 @@ def run(request: Request) -> document.Document:
     return document.Document(
         command=[sys.executable, *request.target],
         environment=chosen,
-        mode=request.mode or "as the environment says",
+        mode=request.mode,
         redirect_cuda=request.redirect_cuda,
         ended=f"signal {_signal_name(-code)}" if code < 0 else f"exit code {code}",
         exit_code=128 - code if code < 0 else code,

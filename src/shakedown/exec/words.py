@@ -15,7 +15,7 @@ def summary(document: Document, most: int | None = _MOST) -> list[str]:
     what = " ".join(document.command[1:4]) + (" ..." if len(document.command) > 4 else "")
     lines = [
         f"shakedown exec: {document.label}",
-        f"  {what}: {document.ended} after {document.seconds:.1f} s; mode {document.mode}",
+        f"  {what}: {document.ended} after {document.seconds:.1f} s{_mode(document)}",
     ]
     main = document.main
     if main is None:
@@ -26,10 +26,18 @@ def summary(document: Document, most: int | None = _MOST) -> list[str]:
         lines.append(_row("device", "was not used: no tensor was put on it"))
     else:
         lines += _process(main, document, most)
-    lines += _others(document)
+    lines += _others(document, most)
     if document.redirect_cuda:
         lines += _places(document.places, most and _MOST_PLACES)
     return lines
+
+
+def _mode(document: Document) -> str:
+    if document.mode is not None:
+        return f"; mode {document.mode}"
+    if document.main is None or not document.main.used:
+        return ""
+    return f"; mode {'adaptive' if document.main.adaptive else 'eager'}, as the environment says"
 
 
 def _row(name: str, text: str) -> str:
@@ -39,7 +47,7 @@ def _row(name: str, text: str) -> str:
 def _without_report(document: Document) -> str:
     if document.silent:
         return f"the script's process left no report: it ended with {document.ended} before Python could"
-    return "the script did not import torch, so nothing ran on the device"
+    return "the script's own process did not import torch, so nothing ran on the device in it"
 
 
 def _cut(rows: list[str], most: int | None) -> list[str]:
@@ -93,13 +101,17 @@ def _graphs(main: Process, document: Document, most: int | None) -> list[str]:
     return lines + [_row("", text) for text in _cut(told, most)]
 
 
-def _others(document: Document) -> list[str]:
+def _others(document: Document, most: int | None) -> list[str]:
     lines = []
     if document.others:
         used = [one for one in document.others if one.used]
         calls = sum(ran.count for one in used for ran in one.operators)
         text = f"{len(document.others)} more imported torch, {len(used)} of them used the device"
         lines.append(_row("processes", text + (f" ({calls} calls)" if used else "")))
+        if document.main is None or not document.main.used:  # a launcher: what it starts is what matters
+            for one in used[:most]:
+                lines.append(_row("process", f"{one.pid}: {' '.join(one.argv)[:100]}"))
+                lines += _process(one, document, most)
     if document.silent and document.main is not None:
         lines.append(_row("processes", f"{len(document.silent)} ended without a report"))
     return lines
