@@ -127,6 +127,21 @@ def test_streams_of_the_accelerator_are_the_devices():
     assert torch.accelerator.current_stream() == default
 
 
+def test_copies_that_do_not_block_have_the_values_of_when_they_were_asked():
+    host = torch.arange(5000.0)
+    there = host.to("neuron", non_blocking=True)
+    host.zero_()
+    back = (there * 2).to("cpu", non_blocking=True)
+    there.zero_()
+    assert torch.equal(back, torch.arange(5000.0) * 2)
+    there.copy_(torch.ones(5000), non_blocking=True)
+    host.copy_(there, non_blocking=True)
+    assert host.sum() == 5000
+    there.record_stream(torch.neuron.Stream())
+    with pytest.raises(RuntimeError, match="expected a stream of device 'neuron'"):
+        there.record_stream(torch._C.Stream(stream_id=0, device_index=0, device_type=1))
+
+
 def test_helpers_that_do_little():
     torch.neuron.init()
     torch.neuron._lazy_init()

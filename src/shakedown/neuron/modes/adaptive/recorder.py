@@ -253,5 +253,6 @@ class Recorder:
             for pending in outs:
                 pending.value = Failed(RuntimeError("it was recorded before this process was forked"))
         self._entries, self._lines = [], []
+        self._deferred, Pending.trouble = None, False
         self._timer.forget()
         self.compiler.forget()
