@@ -213,8 +213,8 @@ def test_a_script_from_standard_input_and_its_traceback(tmp_path):
 WAITING = """
 import signal, sys, time
 signal.signal(signal.SIGUSR1, lambda *_: print("told", flush=True))
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     while True:
         time.sleep(0.05)
 except KeyboardInterrupt:
