@@ -187,6 +187,7 @@ def test_lines(layer, x):
     assert rows[where["linear"]].device_us == pytest.approx(spent)
     assert rows[where["linear"]].events == {"aten::linear": 1, "aten::linear_backward": 1}
     assert where["relu"] in line_table(prof)
+    assert rows["(backward: torch::autograd::AccumulateGrad)"].events["aten::add_.Tensor"] == 2
     grouped = {
         r.stack[0]: r.self_device_time_total
         for r in prof.key_averages(group_by_stack_n=1)

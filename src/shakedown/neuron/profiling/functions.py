@@ -11,7 +11,8 @@ from torch.autograd.profiler_util import MEMORY_EVENT_NAME, FunctionEvent
 from .session import Call, DeviceEvent, Session
 from .within import Within
 
-_USER_RANGE = 7  # at::RecordScope::USER_SCOPE
+_NODE_RANGE, _USER_RANGE = 1, 7  # at::RecordScope::BACKWARD_FUNCTION and USER_SCOPE
+EVALUATES = "autograd::engine::evaluate_function: "
 
 
 @dataclass
@@ -34,7 +35,7 @@ class Placed:
             _surviving(operator, there).append_kernel(name, core, duration)
         lines = _forward_lines(found)
         for event, operator, has_stack in self.caused:
-            backward = None if has_stack else _backward(operator)
+            backward = None if has_stack else _backward(operator)[1]
             stack = None if backward is None else lines.get((backward.sequence_nr, backward.fwd_thread))
             if stack and backward is not None:
                 event.stack = event.stack or stack
@@ -42,7 +43,8 @@ class Placed:
                 above: FunctionEvent | None = _surviving(operator, there)
                 while above is not None:
                     above.stack = stack
-                    above = None if above is backward else above.cpu_parent
+                    outermost = above is backward or above.name.startswith(EVALUATES)
+                    above = None if outermost else above.cpu_parent
         _add_up(found)
 
 
@@ -72,11 +74,18 @@ def _surviving(operator: FunctionEvent, there: set[int]) -> FunctionEvent:
     return operator
 
 
-def _backward(operator: FunctionEvent | None) -> FunctionEvent | None:
-    """The node of the backward pass that `operator` ran in."""
-    while operator is not None and operator.scope != 1:
+def _backward(operator: FunctionEvent | None) -> tuple[bool, FunctionEvent | None]:
+    """Whether `operator` ran in the backward pass, and the node that it ran for.
+
+    Around a node, the engine sums its gradients where sizes were broadcast, and adds them to others.
+    """
+    while operator is not None:
+        if operator.scope == _NODE_RANGE:
+            return True, operator
+        if operator.name.startswith(EVALUATES):
+            return True, next((child for child in operator.cpu_children if child.scope == _NODE_RANGE), None)
         operator = operator.cpu_parent
-    return operator
+    return False, None
 
 
 def _forward_lines(found: Any) -> dict[tuple[int, int], list[str]]:
@@ -86,7 +95,7 @@ def _forward_lines(found: Any) -> dict[tuple[int, int], list[str]]:
     """
     lines: dict[tuple[int, int], list[str]] = {}
     for event in found:
-        if event.device_type == DeviceType.CPU and event.stack and event.sequence_nr >= 0 and _backward(event) is None:
+        if event.device_type == DeviceType.CPU and event.stack and event.sequence_nr >= 0 and not _backward(event)[0]:
             lines[event.sequence_nr, event.thread] = event.stack
     return lines
 

@@ -7,7 +7,9 @@ from typing import Any
 
 from torch.autograd import DeviceType
 
-NO_LINE = "(no Python line)"  # the autograd engine's thread, without a forward operator that is known
+from .functions import EVALUATES
+
+NO_LINE = "(no Python line)"
 
 
 @dataclass
@@ -31,7 +33,7 @@ def by_line(profiler: Any) -> list[Line]:
 
     `profiler` is a ``torch.profiler.profile`` (or ``torch.autograd.profiler.profile``) of the device with ``with_stack=True``. A
     line is ``file(line): function``, the innermost frame that is not PyTorch's; work of the backward pass counts for the line
-    of its forward operator.
+    of its forward operator, or stands as ``(backward: <node>)`` where that has none.
 
     Raises:
         RuntimeError: the profile has no lines, or is not of the device.
@@ -46,9 +48,12 @@ def by_line(profiler: Any) -> list[Line]:
         device = getattr(event, "neuron", None)
         if device is None or event.device_type != DeviceType.PrivateUse1:
             continue
-        stacks = [call.stack or getattr(by, "stack", []) for call, by in zip(device.calls, event.neuron_operators)]
+        stacks = [
+            call.stack or getattr(by, "stack", None) or _node(by)
+            for call, by in zip(device.calls, event.neuron_operators)
+        ]
         for stack in stacks:
-            line = stack[0] if stack else NO_LINE
+            line = stack[0]
             row = found.setdefault(line, Line(line))
             if device.timed:
                 row.device_us += event.time_range.elapsed_us() / len(stacks)
@@ -57,6 +62,18 @@ def by_line(profiler: Any) -> list[Line]:
             row.nbytes += device.nbytes // len(stacks)
             row.events[event.name] = row.events.get(event.name, 0) + 1 / len(stacks)
     return sorted(found.values(), key=lambda row: (-row.device_us, -row.runtime_us))
+
+
+def _node(operator: Any) -> list[str]:
+    """In place of a line: the node of the backward pass, where that is known and its forward's line is not.
+
+    Adding to ``.grad`` has no forward, and a view's, which does nothing on the device, leaves no line.
+    """
+    while operator is not None:
+        if operator.name.startswith(EVALUATES):
+            return [f"(backward: {operator.name.removeprefix(EVALUATES)})"]
+        operator = operator.cpu_parent
+    return [NO_LINE]
 
 
 def line_table(profiler: Any, row_limit: int = 20) -> str:
