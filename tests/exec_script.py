@@ -13,7 +13,7 @@ from io import BytesIO
 import torch
 from torch.utils.checkpoint import checkpoint
 
-warnings.simplefilter("ignore", FutureWarning)  # torch.cuda.amp
+warnings.simplefilter("ignore")  # what is deprecated is used as well
 
 
 @dataclass
@@ -32,10 +32,12 @@ class Numbers(torch.utils.data.Dataset):
 
 class Doubled(torch.autograd.Function):
     @staticmethod
+    @torch.amp.custom_fwd(device_type="cuda")
     def forward(ctx, x):
         return x * 2
 
     @staticmethod
+    @torch.cuda.amp.custom_bwd
     def backward(ctx, gradient):
         return gradient * torch.full((), 2.0, device="cuda")
 
@@ -169,11 +171,22 @@ def training():
     x.grad = None
     checkpoint(lambda v: v * torch.full((), 3.0, device="cuda"), x, use_reentrant=False).sum().backward()
     assert torch.equal(x.grad.cpu(), torch.full((4, 3), 3.0))
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    ) as profiled:
+        (x * 2).sum().item()
+    assert any(event.device_type == torch._C._autograd.DeviceType.PrivateUse1 for event in profiled.events())
     file = BytesIO()
     torch.save(layer.state_dict(), file)
     for where in ("cuda", "cuda:0", torch.device("cuda"), {"neuron:0": "cuda:0"}, lambda s, _: s.cuda()):
         file.seek(0)
         assert torch.load(file, map_location=where)["weight"].device.type == "neuron", where
+    saved_elsewhere = torch.serialization.default_restore_location(torch.ones(2).untyped_storage(), "cuda:0")
+    assert saved_elsewhere.device == torch.device("neuron", 0)
+    torch.set_default_tensor_type("torch.cuda.DoubleTensor")
+    assert (torch.ones(1).dtype, torch.ones(1).device.type) == (torch.float64, "neuron")
+    torch.set_default_tensor_type(torch.FloatTensor)
+    assert (torch.ones(1).dtype, torch.ones(1).device.type) == (torch.float32, "cpu")
 
 
 if __name__ == "__main__":

@@ -59,14 +59,20 @@ def begin() -> None:
         _types[full] = made
         setattr(torch.cuda, name, made)
     original = torch.set_default_tensor_type
+    moved = False
 
     def set_default_tensor_type(t: Any, /) -> None:
+        nonlocal moved
         found = old_type(t)
         if found is None:
-            return original(t)
+            original(t)
+            if moved:
+                torch.set_default_device(None)
+                moved = False
+            return
         places.note(f"torch.set_default_tensor_type({found.name})", f"{DEVICE}, {found.dtype}", rule="cuda-device")
         torch.set_default_dtype(found.dtype)
         torch.set_default_device(DEVICE)
-        return None
+        moved = True
 
     torch.set_default_tensor_type = set_default_tensor_type
