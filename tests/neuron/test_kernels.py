@@ -6,6 +6,7 @@ import copy
 import importlib.util
 import json
 import pickle
+import re
 import subprocess
 import sys
 import traceback
@@ -28,6 +29,9 @@ from shakedown.neuron.kernels.identity import identity_of
 from shakedown.readiness import scan, workload
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def example(name: str) -> Any:
@@ -186,6 +190,15 @@ def test_pytorchs_own_checks_of_an_operator_pass(device):
     torch.library.opcheck(norms.rms_norm, (x, weight, 1e-5), test_utils=utils)
     torch.library.opcheck(attends.attention, (*qkv, True), test_utils=utils)
     events.clear()  # the check of schemas compares on the CPU
+
+
+def test_the_example_of_the_page_runs():
+    (source,) = re.findall(r"```python\n(.*?)```", (DOCS / "kernels.md").read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(source, names)
+    x, gate = torch.randn(2, 8)
+    got = names["swiglu"](x.to("neuron"), gate.to("neuron"))
+    torch.testing.assert_close(got.cpu(), x * F.silu(gate))
 
 
 # --- wrapped kernels ------------------------------------------------------------------------------------------------------------
@@ -383,6 +396,12 @@ def test_what_an_operator_writes_is_seen_through_every_view(mode):
     for ours, theirs in zip((*got, twin), (*expected, base)):
         torch.testing.assert_close(ours.cpu(), theirs)
     assert twin._version > before
+
+
+def test_pytorchs_own_checks_pass_for_an_operator_that_writes():
+    utils = ["test_schema", "test_faketensor", "test_aot_dispatch_dynamic"]
+    torch.library.opcheck(bump_, (torch.ones(3, device="neuron"), torch.ones(3, device="neuron")), test_utils=utils)
+    events.clear()
 
 
 def test_memory_that_is_written_must_not_be_read_by_another_name():

@@ -133,16 +133,18 @@ class _Walk:
         raise _Unclear
 
     def _function(self, function: FunctionType) -> str:
-        if function.__module__.startswith(_OURS):
-            return f"{function.__module__}.{function.__qualname__}"  # its source is a part of every key
-        if _root(function.__module__) in _KNOWN:
-            if "random" in function.__module__ and not function.__module__.startswith("jax."):
+        module = function.__module__ or ""
+        name = f"{module}.{function.__qualname__}"
+        if module.startswith(_OURS):
+            return name  # its source is a part of every key
+        if _root(module) in _KNOWN:
+            if "random" in module and not module.startswith("jax."):
                 raise _Unclear
-            return f"{function.__module__}.{function.__qualname__}"
+            return name
         if id(function) in self.seen:
             return f"function {self.seen[id(function)]}"
         self.seen[id(function)] = len(self.seen)
-        self.modules.add(function.__module__)
+        self.modules.add(module)
         reached: dict[str, Any] = {}
         for name in sorted(_globals(function.__code__)):
             if name in function.__globals__:
@@ -160,7 +162,8 @@ class _Walk:
         return f"code({code.co_code!r},{table!r},{names},{numbers},{self.value(code.co_consts)})"
 
 
-def _globals(code: CodeType) -> set[str]:
+@functools.lru_cache(maxsize=4096)
+def _globals(code: CodeType) -> frozenset[str]:
     """Names that the code, and the functions within it, read as globals.
 
     Raises:
@@ -178,7 +181,7 @@ def _globals(code: CodeType) -> set[str]:
     for constant in code.co_consts:
         if type(constant) is CodeType:
             found |= _globals(constant)
-    return found
+    return frozenset(found)
 
 
 # --- into the process that compiles ---------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ from .arguments import decode, described
 from .failure import blaming
 from .identity import identity_of, pickled
 
+_MOST = 1024  # kinds of arguments that a kernel remembers
+
 
 @dataclass(frozen=True)
 class Returned:
@@ -98,6 +100,8 @@ class KernelLowering:
             with blaming(self.name, lambda: described(self.parameters, given, shaped)):
                 leaves = jax.eval_shape(traced, *shaped)
                 found = Returned(trees[0], tuple((tuple(a.shape), to_torch(a.dtype)) for a in leaves))
+            if len(self._returned) >= _MOST:
+                self._returned.clear()
             self._returned[key] = found
         return found
 
@@ -113,6 +117,8 @@ class KernelLowering:
         if run is None:
             from .. import runtime
 
+            if len(self._hosts) >= _MOST:
+                self._hosts.clear()
             run = self._hosts[given] = runtime.host_function(lambda *arrays: self(arrays, given))
         return run(tensors)
 
@@ -160,6 +166,8 @@ class BodyLowering:
             if program is None:
                 if self.body is None:
                     raise KernelError(f"{self.name}: this process knows no program for these arguments")
+                if len(self.programs) >= _MOST:
+                    self.programs.clear()
                 program = self.programs[key] = traced(self, call, arrays)
         values = program(*arrays)
         values = list(values) if isinstance(values, list) else [values]
