@@ -70,7 +70,7 @@ def view(world: World, at: int, choice: int) -> None:
     tensor, _ = world.slots[at]
     made = (
         lambda: tensor.t() if tensor.dim() == 2 else tensor.detach(),
-        lambda: tensor[1:],
+        lambda: tensor[1:] if tensor.dim() else tensor.detach(),
         lambda: tensor.detach(),
         lambda: tensor.unsqueeze(0),
     )[choice % 4]()
