@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,6 +154,22 @@ class Call:
         raise LoweringError(f"{self.operator.name}: a written tensor is not among the arguments")
 
 
+@contextmanager
+def _without_alerts() -> Iterator[None]:
+    """Deterministic mode off: some of PyTorch's meta kernels take every tensor for CUDA's, and refuse what is not deterministic
+    there (``histc``, ``median``). Here every operator is."""
+    if not torch._C._get_deterministic_algorithms():
+        yield
+        return
+    warns = torch._C._get_deterministic_algorithms_warn_only()
+    torch._C._set_deterministic_algorithms(False)
+    try:
+        yield
+    finally:
+        torch._C._set_deterministic_algorithms(True, warn_only=warns)
+
+
+@_without_alerts()
 def run_meta(operator: Operator, call: Call) -> Any:
     args, kwargs = call.split(call.meta)
     if "pin_memory" in kwargs:
