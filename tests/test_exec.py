@@ -175,6 +175,20 @@ def test_adaptive_and_as_a_module(tmp_path, losses_of_the_cpu):
     assert "rehearsal" not in done.stderr
 
 
+def test_a_script_that_names_no_device_under_a_profile(tmp_path):
+    script = "import torch\nx = torch.ones(2)\nprint((x + x).device)\ntorch.ones(1, device='cuda')\n"
+    options = ("--default-device", "--profile", "neuron-2.33", "--strict", "--cache", "kept", "--json", "out.json")
+    done = run(tmp_path, *options, "-", input=script)
+    assert done.stdout == "neuron:0\n"
+    assert done.returncode == 1  # CUDA is CUDA without --redirect-cuda
+    assert "Torch not compiled with CUDA enabled" in done.stderr
+    found = read(tmp_path / "out.json")
+    assert found.main is not None
+    assert found.main.profile == "neuron-2.33"
+    assert found.places == []
+    assert list((tmp_path / "kept" / "executables").iterdir())
+
+
 def _with_example() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join([str(EXAMPLE.parent), os.environ.get("PYTHONPATH", "")])}
 
