@@ -518,6 +518,9 @@ def test_the_identity_of_a_kernel_is_what_it_computes(monkeypatch):
     monkeypatch.setitem(globals(), "helped", lambda x: x + FACTOR)
     assert identity_of(make(2)) not in (None, first)
     assert identity_of(partial(make(2), eps=1)) != identity_of(partial(make(2), eps=1.0))
+    assert identity_of(partial(make(2), eps=np.vectorize(helped))) is None  # of the library, with the user's inside
+    inits = [identity_of(partial(make(2), eps=jax.nn.initializers.constant(n))) for n in (1, 2)]
+    assert inits == [None, None] or inits[0] != inits[1]
     assert identity_of(norms.rms_norm) is not None
     assert identity_of(attends.attention) is not None
 

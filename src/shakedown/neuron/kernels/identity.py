@@ -14,7 +14,7 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,14 @@ def _root(name: str | None) -> str:
     return (name or "").partition(".")[0]
 
 
+def _is_found(module: str, name: str, value: Any) -> bool:
+    """Whether the name leads to the value: it does not where a library has made it out of something else."""
+    owner: Any = sys.modules.get(module)
+    for part in name.split("."):
+        owner = getattr(owner, part, None)
+    return owner is value
+
+
 class _Walk:
     def __init__(self) -> None:
         self.seen: dict[int, int] = {}  # functions: they may call each other
@@ -122,29 +130,26 @@ class _Walk:
         wrapped = getattr(value, "__wrapped__", None)
         if type(value).__name__ == "PjitFunction" and type(wrapped) is FunctionType:
             return f"jit({self.value(wrapped)})"
-        module, name = (
-            getattr(value, "__module__", None),
-            getattr(value, "__qualname__", getattr(value, "__name__", None)),
-        )
-        if isinstance(value, (type, BuiltinFunctionType)) or callable(value):
-            root = _root(module or type(value).__module__)
-            if name is not None and root in _KNOWN and name not in _WORLDLY and "random" not in f"{module}.{name}":
-                return f"{module}.{name}"
+        module = getattr(value, "__module__", None) or type(value).__module__
+        name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+        known = callable(value) and isinstance(name, str) and _root(module) in _KNOWN and _is_found(module, name, value)
+        if known and name not in _WORLDLY and "random" not in f"{module}.{name}":
+            return f"{module}.{name}"
         raise _Unclear
 
     def _function(self, function: FunctionType) -> str:
         module = function.__module__ or ""
         name = f"{module}.{function.__qualname__}"
-        if module.startswith(_OURS):
-            return name  # its source is a part of every key
-        if _root(module) in _KNOWN:
+        # The device's own source is a part of every key, and a library's version says what its functions do.
+        if (module.startswith(_OURS) or _root(module) in _KNOWN) and _is_found(module, function.__qualname__, function):
             if "random" in module and not module.startswith("jax."):
                 raise _Unclear
             return name
         if id(function) in self.seen:
             return f"function {self.seen[id(function)]}"
         self.seen[id(function)] = len(self.seen)
-        self.modules.add(module)
+        if _root(module) not in _KNOWN:
+            self.modules.add(module)
         reached: dict[str, Any] = {}
         for name in sorted(_globals(function.__code__)):
             if name in function.__globals__:
