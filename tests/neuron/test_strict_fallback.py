@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
-import subprocess
-import sys
-import textwrap
 import traceback
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
@@ -270,46 +265,3 @@ def test_a_level_that_is_none_is_one_clear_error(monkeypatch):
     monkeypatch.setenv("TORCH_NEURONX_LOG_LEVEL", "verbose")
     with pytest.raises(ValueError, match="TORCH_NEURONX_LOG_LEVEL='verbose' cannot be used: it must be 0"):
         log.logger()
-
-
-# --- a client that is asynchronous --------------------------------------------------------------------------------------
-
-LATE = """
-    import numpy as np, pytest, torch
-    from tests.neuron.failing import lower_by, on_the_way
-
-    patch, sick = pytest.MonkeyPatch(), [False]
-    x = torch.rand(900, 900).to("neuron")
-    lower_by(patch, on_the_way(sick))
-    warm = torch.atan2(x[0] + 0, x[1] + 0) * 2, x @ x
-    torch.neuron.synchronize()
-    sick[0] = True
-    busy = x @ (x @ x)
-    lost = torch.atan2(busy[0] + 0, x[1] + 0)  # its input is not there yet, so it cannot have failed yet
-    worse = torch.atan2(lost, x[1] + 0)
-    fine = busy + 1
-    said = []
-    for call in (torch.neuron.synchronize, torch.neuron.synchronize, lost.cpu, (lost * 2).cpu, fine.cpu):
-        try:
-            call()
-            said.append("fine")
-        except RuntimeError as error:
-            said.append(str(error).partition(":")[0])
-    sick[0] = False
-    said.append(bool(torch.allclose(torch.atan2(fine[0] + 0, x[1] + 0).cpu(), torch.atan2(fine[0].cpu(), x[1].cpu()))))
-    print(said)
-"""
-
-
-def test_an_error_that_comes_late_is_raised_by_the_next_synchronisation_once():
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(LATE)],
-        env=os.environ | {"SHAKEDOWN_ASYNC_DISPATCH": "1"},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
-    lost = "INTERNAL"
-    assert done.stdout.strip() == str(["EXECUTION FAILED", "fine", lost, lost, "fine", True])
