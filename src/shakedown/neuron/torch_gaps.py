@@ -286,9 +286,6 @@ def when_loaded(name: str, patch: Callable[[Any], None]) -> None:
     sys.meta_path.insert(0, Watcher())
 
 
-_when_loaded = when_loaded
-
-
 def compile_with_us_by_default() -> None:
     """Make the device's backend the one that ``torch.compile`` takes where none is named; Dynamo is not imported for it."""
     when_loaded("torch._dynamo.backends.registry", lambda module: module.set_default_backend(DEVICE_NAME))
