@@ -53,7 +53,7 @@ def _span(row: Row, base: int) -> Span:
 
 def _without_marks(rows: list[Row], session: Session, base: int) -> Iterator[Row]:
     """All rows but the marks, which set the clock."""
-    session.settle(_span(row, base) for row in rows if row.get("name") == MARKER and row.get("ph") == "X")
+    session.set_clock(_span(row, base) for row in rows if row.get("name") == MARKER and row.get("ph") == "X")
     return (row for row in rows if row.get("name") != MARKER)
 
 

@@ -126,7 +126,7 @@ class _WithDevice(_AProfile):
             return super()._parse_kineto_results(result, *rest, **more)
         readable = _Readable(result)
         parsed = super()._parse_kineto_results(readable, *rest, **more)
-        self._session.settle(readable.spans)
+        self._session.set_clock(readable.spans)
         try:
             before = list(parsed)
             self._placed = functions.add(parsed, self._session, result.trace_start_ns(), self.use_device)

@@ -198,14 +198,14 @@ class Session:
 
     # --- telling --------------------------------------------------------------------------------------------------------
 
-    def settle(self, spans: Iterable[Span]) -> Clock:
+    def set_clock(self, spans: Iterable[Span]) -> Clock:
         """Fit the clock, from where the profile has the marks; once."""
         if self.clock is None:
             self.clock = fit(self._brackets, list(spans)) or self._fallback
         return self.clock
 
     def told(self) -> list[DeviceEvent]:
-        """The events in the order in which they began. After :meth:`settle`."""
+        """The events in the order in which they began. After :meth:`set_clock`."""
         if self._told is None:
             assert self.clock is not None
             convert, made = self.clock.convert, []
