@@ -233,7 +233,7 @@ def _comparisons(target: tuple[str, ...]) -> list[document.Place]:
         return []
     try:
         found = scan(resolve(str(script)))
-    except BadInput:
+    except (BadInput, OSError, RecursionError):  # the script ran; what its source says is extra
         return []
     return [
         document.Place(
