@@ -67,7 +67,7 @@ def create(world: World, at: int, choice: int) -> None:
 
 
 def view(world: World, at: int, choice: int) -> None:
-    tensor, _ = world.slots[at]
+    tensor = world.slots[at][0].detach()  # not the graph of a loss
     made = (
         lambda: tensor.t() if tensor.dim() == 2 else tensor.detach(),
         lambda: tensor[1:] if tensor.dim() else tensor.detach(),
@@ -78,7 +78,7 @@ def view(world: World, at: int, choice: int) -> None:
 
 
 def pointwise(world: World, at: int, choice: int) -> None:
-    tensor, _ = world.slots[at]
+    tensor = world.slots[at][0].detach()
     torch.neuron.reset_peak_memory_stats()
     made = tensor + 1 if choice % 2 else tensor * 2
     world.put(made, world.fresh(_needs(made)))
@@ -112,7 +112,8 @@ def resize(world: World, at: int, choice: int) -> None:
 
 def deepcopied(world: World, at: int, choice: int) -> None:
     made = copy.deepcopy(world.slots[at][0].detach())
-    world.put(made, world.fresh(_needs(made)))
+    world.put(made, world.fresh(made.untyped_storage().nbytes()))
+    assert made.untyped_storage().nbytes() == world.slots[at][0].untyped_storage().nbytes()
 
 
 def saved_and_loaded(world: World, at: int, choice: int) -> None:
