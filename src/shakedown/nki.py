@@ -80,7 +80,7 @@ def wrap_nki(kernel: Callable[..., Any]) -> WrappedKernel:
 
 
 def nki_op(
-    name: str, fn: Callable[..., Any] | None = None, /, *, mutates_args: str | Iterable[str] = ()
+    name: str, fn: Callable[..., Any] | None = None, *, mutates_args: str | Iterable[str] = ()
 ) -> Callable[..., Any]:
     """Make the operator ``torch.ops.namespace.name`` of the typed function `fn`; as a decorator where `fn` is not given.
 

@@ -19,7 +19,7 @@ _libraries: dict[str, torch.library.Library] = {}
 
 
 def body_of(definition: Any) -> Callable[..., Any] | None:
-    """The function that the operator `definition` was made of; None: not here, or a kernel for the device replaced it."""
+    """The function that the operator `definition` was made of; None: it was not made here."""
     return _bodies.get(definition)
 
 
@@ -48,11 +48,17 @@ def _numbers(op: Any) -> tuple[str, ...]:
 
 
 def _fake(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The function on tensors without values. What it returns must be new, as of every custom operator."""
+    """The function on tensors without values. What it returns must be new, as of every custom operator.
+
+    The check is PyTorch's own, private, and the one that its kernels of custom operators pass; without it a returned argument
+    is copied.
+    """
+    check = getattr(torch._library.utils, "_c_check_aliasing_constraint", None)
 
     def fake(*args: Any, **kwargs: Any) -> Any:
         result = fn(*args, **kwargs)
-        torch._library.utils._c_check_aliasing_constraint(name, args, kwargs, result, lambda: inspect.getmodule(fn))
+        if check is not None:
+            check(name, args, kwargs, result, lambda: inspect.getmodule(fn))
         return result
 
     return fake
