@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
+from shakedown.neuron.modes.adaptive import wire
+
 from .running import python
 
 
@@ -23,3 +28,18 @@ def test_a_program_may_end_while_the_timer_runs_what_it_recorded() -> None:
         """,
         SHAKEDOWN_ADAPTIVE_TIMEOUT="10",
     )
+
+
+def test_the_compiling_process_ends_in_silence_when_nobody_waits_for_its_answer() -> None:
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "shakedown.neuron.modes.adaptive.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert worker.stdout is not None
+    worker.stdout.close()
+    wire.send(worker.stdin, b"not a program, which is an answer too")
+    assert worker.stderr is not None
+    assert worker.stderr.read() == b""
+    assert worker.wait(timeout=300) == 0

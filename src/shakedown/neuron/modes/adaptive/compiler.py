@@ -143,6 +143,8 @@ class Compiler:
         """Send one request to the process, started if need be, and wait for its answer."""
         process = self._process
         if process is None or process.poll() is not None:
+            if self._stopping:
+                raise RuntimeError("the program ends")
             if self.starts >= _MOST_STARTS:
                 self.trouble = f"the compiling process ended {self.starts} times"
                 raise RuntimeError(self.trouble)

@@ -1,6 +1,6 @@
 """The compiling process: ``python -m shakedown.neuron.modes.adaptive.worker``. Programs in, executables' bytes out.
 
-It compiles with the settings of the process that started it and ends with its input.
+It compiles with the settings of the process that started it and ends with its input, or when nobody reads its answers.
 """
 
 from __future__ import annotations
@@ -36,8 +36,11 @@ def main() -> None:
             answer, payload = {"note": made.note, "digest": made.digest}, made.payload
         except Exception as error:
             answer, payload = {"error": f"{type(error).__name__}: {error}"}, b""
-        wire.send(answers, json.dumps(answer).encode())
-        wire.send(answers, payload)
+        try:
+            wire.send(answers, json.dumps(answer).encode())
+            wire.send(answers, payload)
+        except BrokenPipeError:
+            os._exit(0)  # nobody waits for it any more; closing the pipe in order would complain once more
 
 
 if __name__ == "__main__":
