@@ -340,6 +340,11 @@ def test_a_wrong_variable(monkeypatch, text):
         config.MEMORY_LIMIT()
 
 
+def test_more_than_the_machine_has():
+    assert n.memory_limit() is None
+    assert "memory of this machine" in refused(lambda: torch.empty(1 << 50, device="neuron"))
+
+
 def test_other_devices_are_not_limited():
     n.set_memory_limit(1)
     assert torch.ones(100, 100).sum() == 10_000

@@ -117,8 +117,7 @@ def make_room(nbytes: int) -> None:
     ledger.retries += 1
     gc.collect()
     if now() + nbytes > limit:
-        ledger.ooms += 1
-        _refuse(nbytes, limit)
+        refuse(nbytes)
 
 
 _here = threading.local()
@@ -134,16 +133,24 @@ def to_read() -> Iterator[None]:
         _here.reads = False
 
 
-def _refuse(nbytes: int, limit: int) -> NoReturn:
-    held = now()
+def refuse(nbytes: int) -> NoReturn:
+    """Raise because `nbytes` more are too many: for the limit, or, where none is set, for the machine."""
+    ledger.ooms += 1
+    held, limit = now(), ledger.limit
+    total = machine_memory() if limit is None else limit
     why = [f"set by {_limit_name}"] if _limit_name else []
     if _fraction < 1:
         why.append(f"{_fraction:.0%} of the memory by torch.neuron.set_per_process_memory_fraction")
-    raise torch.OutOfMemoryError(
-        f"Neuron out of memory. Tried to allocate {readable(nbytes)}. Device 0 has a total capacity of {readable(limit)} of "
-        f"which {readable(max(0, limit - held))} is free. {readable(held)} is allocated by PyTorch. The capacity is a limit, "
-        f"{', '.join(why)}. torch.neuron.memory_summary() tells more."
+    what = (
+        "the memory of this machine, which stands in for the device's"
+        if limit is None
+        else f"a limit, {', '.join(why)}"
     )
+    raise torch.OutOfMemoryError(
+        f"Neuron out of memory. Tried to allocate {readable(nbytes)}. Device 0 has a total capacity of {readable(total)} of "
+        f"which {readable(max(0, total - held))} is free. {readable(held)} is allocated by PyTorch. The capacity is {what}. "
+        "torch.neuron.memory_summary() tells more."
+    ) from None
 
 
 def make_room_for(operator: Operator, plan: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

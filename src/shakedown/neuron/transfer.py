@@ -9,7 +9,7 @@ import torch
 from . import runtime
 from .buffer import DEVICE, contiguous_stride, template
 from .dtypes import in_buffers
-from .memory_limit import make_room, to_read
+from .memory_limit import make_room, refuse, to_read
 from .pending import Pending, value_of
 
 _CPU_KEY = torch._C.DispatchKey.CPU
@@ -65,7 +65,11 @@ def empty(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) ->
     """A new device tensor; its elements are zeros today, but nobody may rely on it."""
     layout = template(dtype, tuple(size), tuple(stride))
     make_room(layout.nbytes)
-    return layout.new(runtime.zeros(layout.nbytes // dtype.itemsize, dtype))
+    try:
+        value = runtime.zeros(layout.nbytes // dtype.itemsize, dtype)
+    except MemoryError:
+        refuse(layout.nbytes)
+    return layout.new(value)
 
 
 def to_device(host: torch.Tensor) -> torch.Tensor:
