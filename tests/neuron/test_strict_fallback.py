@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import re
 import traceback
@@ -12,8 +13,9 @@ import torch
 
 from shakedown.neuron import events, log
 from shakedown.neuron.errors import FallbackRefused
+from shakedown.neuron.lowering import registry
 
-from .failing import STRICT, declining, lower_by, on_the_way, raising
+from .failing import ATAN2, STRICT, declining, lower_by, on_the_way, raising
 
 SIZE = iter(range(3, 1000))  # each call its own plan
 
@@ -222,6 +224,36 @@ def test_a_graph_that_cannot_be_compiled_runs_operator_by_operator_or_is_refused
             more.setenv(variable, value)
             with pytest.raises(RuntimeError, match="COMPILATION FAILED"):
                 torch.compile(function, backend="neuron")(*on_device(x, y))
+
+
+def test_a_graph_whose_program_breaks_runs_operator_by_operator_or_is_refused(monkeypatch, fresh_dynamo):
+    sick = [False]
+    torch.neuron.init()
+    broken = dataclasses.replace(registry.lowering_of(ATAN2), fn=on_the_way(sick))
+    monkeypatch.setitem(registry._lowerings, ATAN2, broken)  # eager execution keeps the one that it has
+
+    def function(x, y):
+        return torch.atan2(x, y) * 3
+
+    x, y = pair()
+    there = on_device(x, y)
+    for variable, value in ((STRICT, "1"), ("NEURON_FALLBACK_ENABLED", "0"), (STRICT, "0")):
+        torch._dynamo.reset()
+        sick[0] = False
+        compiled = torch.compile(function, backend="neuron")
+        torch.testing.assert_close(compiled(*there).cpu(), function(x, y))
+        sick[0] = True
+        with monkeypatch.context() as more, warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            more.setenv(variable, value)
+            if value == "0" and variable == STRICT:
+                torch.testing.assert_close(compiled(*there).cpu(), function(x, y))
+                assert any("operator by operator" in str(w.message) for w in said)
+                continue
+            with pytest.raises(RuntimeError, match="EXECUTION FAILED: graph::model_default"):
+                compiled(*there)
+        sick[0] = False
+        torch.testing.assert_close(compiled(*there).cpu(), function(x, y))
 
 
 def test_the_users_line_is_named_in_errors_of_graphs(monkeypatch, fresh_dynamo):

@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn, TypeAlias
 import torch
 
 from . import config, fallback, places, refusals
-from .errors import CompilationFailed, FallbackRefused, KernelError, LoweringError, said_by
+from .errors import CompilationFailed, FallbackRefused, KernelError, LoweringError, ShakedownError, said_by
 from .operators import Operator, qualified_name
 from .plan import FallbackPlan
 
@@ -148,6 +148,22 @@ def refuse_node(node: torch.fx.Node, error: Exception) -> NoReturn:
         + f"\n  {config.STRICT_FALLBACK.name}=1 keeps it from running outside of the compiled graph instead"
         + (f"\n  called at {where}" if where else "")
     ) from error
+
+
+def of_graph(name: str, error: Exception, consuming: bool) -> NoReturn:
+    """Raise for a graph whose program failed with `error` when it was run, though it had run before.
+
+    Raises:
+        LoweringError: it may run operator by operator; nothing has been consumed or written.
+        ShakedownError: it may not, or its inputs are gone (`consuming`).
+        Exception: `error`, if it is one of the device's own.
+    """
+    if isinstance(error, (ShakedownError, *PASSED_ON)) or hasattr(error, "failing_step"):
+        raise error
+    text = f"EXECUTION FAILED: {name}: {said_by(error)}"
+    if consuming or _forbidden_by("EXECUTION"):
+        raise ShakedownError(text) from error
+    raise LoweringError(text) from error
 
 
 def called_at(graph: torch.fx.Graph, operator: str) -> str:

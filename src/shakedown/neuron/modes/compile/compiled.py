@@ -112,12 +112,15 @@ class CompiledGraph:
             run, mutated, _, program, needs = entry
             needs.begin()
             self.recent = layouts, entry
-            if mutated:
-                results = self._consuming(run, program, storages, buffers, random_key)
-            elif self.random:
-                results = run(*buffers, rng.next_key(self.random) if random_key is None else random_key)
-            else:
-                results = run(*buffers)
+            try:
+                if mutated:
+                    results = self._consuming(run, program, storages, buffers, random_key)
+                elif self.random:
+                    results = run(*buffers, rng.next_key(self.random) if random_key is None else random_key)
+                else:
+                    results = run(*buffers)
+            except Exception as error:
+                failures.of_graph(self.tally.name, error, bool(mutated))
         _, mutated, outputs, program, _ = entry
         if type(results) is not list:
             results = [results]
