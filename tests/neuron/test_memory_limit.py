@@ -350,3 +350,20 @@ def test_other_devices_are_not_limited():
     assert torch.ones(100, 100).sum() == 10_000
     loader = torch.utils.data.DataLoader(list(range(8)), batch_size=4)
     assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_a_finder_of_batch_sizes():
+    finder = pytest.importorskip("accelerate.utils").find_executable_batch_size
+    weight, tried = torch.ones(256, 256, device="neuron"), []
+    leave(1024 * KIB)
+
+    @finder(starting_batch_size=1024)
+    def train(batch_size: int) -> float:
+        tried.append(batch_size)
+        x = torch.ones(batch_size, 256, device="neuron")
+        return (x @ weight).sum().item()
+
+    assert train() == tried[-1] * 256 * 256
+    assert tried == sorted(tried, reverse=True)
+    assert len(tried) > 1  # 512 KiB of batch and as much of the result fit
+    assert tried[-1] <= 512
