@@ -152,6 +152,6 @@ ROWS = [
         ("compile",),
         torch.bfloat16,
     ),
-    Row("trainer", "interrupted and resumed, with dropout", _resumed, BOTH),
+    Row("trainer", "interrupted and resumed, with dropout", _resumed, BOTH, how="examples/clients_trainer.py"),
     Row("trainer", "predict", _predicted, ("eager",)),
 ]
