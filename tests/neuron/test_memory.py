@@ -314,3 +314,30 @@ def test_storages_that_live_are_counted_one_by_one():
     assert ledger.living() == before + 5
     del kept[2:]
     assert ledger.living() == before + 2
+
+
+@torch.library.custom_op("memory::on_the_host", mutates_args=("x",), device_types="cpu")
+def on_the_host(x: torch.Tensor, half: torch.Tensor) -> list[torch.Tensor]:
+    x.add_(1)
+    return [half * 2, x + half]
+
+
+@pytest.fixture
+def _no_collections():
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("_no_collections")
+def test_an_operator_on_the_cpu_keeps_nothing():
+    before = torch.neuron.memory_allocated()
+    for _ in range(3):  # the first call takes another way
+        x, half = torch.ones(8, 8, device="neuron"), torch.ones(8, 8, device="neuron", dtype=torch.float16)
+        results = on_the_host(x, half)
+        assert x[0, 0].item() == 2
+        given = x.nbytes + half.nbytes
+        assert torch.neuron.memory_allocated() == before + given + results[0].nbytes + results[1].nbytes
+        del x, half, results
+        assert torch.neuron.memory_allocated() == before
+    assert torch.neuron.get_fallback_ops() == ["memory::on_the_host"]

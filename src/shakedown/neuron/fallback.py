@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ class _Host:
     def __init__(self) -> None:
         self.storages: dict[int, tuple[Any, torch.Tensor]] = {}  # id(storage) -> (device storage, uint8 host tensor)
         self.twins: list[tuple[torch.Tensor, torch.Tensor]] = []  # (device tensor, host tensor)
-        self.nbytes = 0
+        self.nbytes = 0  # moved
 
     def twin(self, tensor: torch.Tensor) -> torch.Tensor:
         for device_tensor, host in self.twins:
@@ -58,6 +59,23 @@ class _Host:
             return _CPU
         return value
 
+    def back(self, value: Any) -> Any:
+        """What the device gets for `value`, which the CPU kernel returned: an argument, a view of one, or a copy."""
+        if isinstance(value, (list, tuple)):
+            return type(value)(self.back(v) for v in value)
+        if not isinstance(value, torch.Tensor):
+            return value
+        for device_tensor, twin in self.twins:
+            if twin is value:
+                return device_tensor
+        if value.layout is not torch.strided:
+            return value
+        for device_storage, raw in self.storages.values():
+            if value.numel() and value.untyped_storage().data_ptr() == raw.untyped_storage().data_ptr():
+                return view_on(device_storage, value)
+        self.nbytes += value.untyped_storage().nbytes()
+        return to_device(value)
+
 
 def run(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str) -> Any:
     """Run the call on the CPU and bring its results, and what it wrote, back to the device.
@@ -77,27 +95,8 @@ def run(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], reaso
     except NotImplementedError as error:
         error.add_note(f"device {DEVICE.type!r} has no program for {operator.name} either: {reason}")
         raise
-    nbytes = host.nbytes + _write_back(operator, args, kwargs, host, before)
-
-    def back(value: Any) -> Any:
-        nonlocal nbytes
-        if isinstance(value, torch.Tensor):
-            for device_tensor, twin in host.twins:
-                if twin is value:
-                    return device_tensor
-            if value.layout is not torch.strided:
-                return value
-            for device_storage, raw in host.storages.values():
-                if value.numel() and value.untyped_storage().data_ptr() == raw.untyped_storage().data_ptr():
-                    return view_on(device_storage, value)
-            nbytes += value.untyped_storage().nbytes()
-            return to_device(value)
-        if isinstance(value, (list, tuple)):
-            return type(value)(back(v) for v in value)
-        return value
-
-    answer = back(result)
-    del back  # a function that calls itself would hold the tensors until the next collection
+    moved = _write_back(operator, args, kwargs, host, before)
+    answer = host.back(result)
     if log.first(f"fallback {operator.name}"):
         log.logger("fallback").info("%s runs on the CPU: %s", operator.name, reason)
     events.record(
@@ -105,7 +104,7 @@ def run(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], reaso
         operator.name,
         start_ns=start_ns,
         duration_ns=time.perf_counter_ns() - start_ns,
-        nbytes=nbytes,
+        nbytes=host.nbytes + moved,
         detail=reason,
     )
     return answer
@@ -120,34 +119,38 @@ def _call(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             raise
         refused = error
     narrow: list[torch.dtype] = []
-
-    def widen(value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and value.dtype in _UPCAST:
-            narrow.append(value.dtype)
-            return value.to(_UPCAST[value.dtype])
-        if isinstance(value, (list, tuple)):
-            return type(value)(widen(v) for v in value)
-        return value
-
     if any(a.alias_info is not None and a.alias_info.is_write for a in op._schema.arguments):
         raise refused  # the widened copy would be written instead of the argument
-    wide_args, wide_kwargs = widen(args), {n: widen(v) for n, v in kwargs.items()}
+    wide_args, wide_kwargs = _widened(args, narrow), {n: _widened(v, narrow) for n, v in kwargs.items()}
     if not narrow:
         raise refused
     try:
         result = op(*wide_args, **wide_kwargs)
     except Exception:
         raise refused from None
-    wide = _UPCAST[narrow[0]]
+    return _narrowed(result, narrow[0])
 
-    def restore(value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and value.dtype is wide:
-            return value.to(narrow[0])
-        if isinstance(value, (list, tuple)):
-            return type(value)(restore(v) for v in value)
-        return value
 
-    return restore(result)
+# Functions of the module: one inside a call that calls itself would hold the call's tensors until the next collection.
+
+
+def _widened(value: Any, narrow: list[torch.dtype]) -> Any:
+    """`value` with its tensors in a wider dtype; `narrow` gets the dtypes that they had."""
+    if isinstance(value, torch.Tensor) and value.dtype in _UPCAST:
+        narrow.append(value.dtype)
+        return value.to(_UPCAST[value.dtype])
+    if isinstance(value, (list, tuple)):
+        return type(value)(_widened(v, narrow) for v in value)
+    return value
+
+
+def _narrowed(value: Any, dtype: torch.dtype) -> Any:
+    """`value` with the tensors that were computed in the wider dtype of `dtype` in `dtype` again."""
+    if isinstance(value, torch.Tensor) and value.dtype is _UPCAST[dtype]:
+        return value.to(dtype)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_narrowed(v, dtype) for v in value)
+    return value
 
 
 def _write_back(
@@ -159,28 +162,27 @@ def _write_back(
     moved = 0
     done: set[int] = set()
 
-    def visit(value: Any) -> None:
-        nonlocal moved
-        if isinstance(value, (list, tuple)):
-            for v in value:
-                visit(v)
-        if not is_device_tensor(value):
-            return
-        twin = host.twin(value)
+    for tensor in _tensors([value for name, value in named if name in written]):
+        twin = host.twin(tensor)
         if (twin.shape, twin.untyped_storage().data_ptr()) != before[id(twin)]:  # resized by the kernel
             fresh = to_device(twin)
             moved += fresh.untyped_storage().nbytes()
-            adopt(value, fresh)
-            return
-        storage, raw = host.storages[id(value.untyped_storage())]
+            adopt(tensor, fresh)
+            continue
+        storage, raw = host.storages[id(tensor.untyped_storage())]
         if id(storage) in done:
-            return
+            continue
         done.add(id(storage))
         dtype = to_torch(value_of(storage, "fallback").dtype)
         storage.buffer = runtime.upload(raw.view(dtype))
         moved += raw.numel()
-
-    for name, value in named:
-        if name in written:
-            visit(value)
     return moved
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """The device tensors in `value`, in lists at any depth."""
+    if isinstance(value, (list, tuple)):
+        for v in value:
+            yield from _tensors(v)
+    elif is_device_tensor(value):
+        yield value
