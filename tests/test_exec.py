@@ -386,8 +386,8 @@ def test_of_a_launcher_what_it_started_is_told():
         "left no report",
         "train.py --rank 0",
         "1 operators, 3 calls",
-        "1 operators, 2 calls, 2.0 KiB moved",
-        "aten::take: 2 times, 2.0 KiB: no lowering",
+        "1 operators, 2 calls, 2.00 KiB moved",
+        "aten::take: 2 times, 2.00 KiB: no lowering",
         "nothing named it",
     ):
         assert part in told

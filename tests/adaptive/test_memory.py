@@ -13,17 +13,9 @@ from torch import nn
 from ..neuron import memory_model
 from .running import adaptive, operators
 
+pytestmark = pytest.mark.usefixtures("cheap_collections")
 n = torch.neuron
 KIB = 1024
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _cheap_collections():
-    torch.ones(2, device="neuron") + 1
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

@@ -15,22 +15,14 @@ from torch import nn
 
 from shakedown.neuron import events, ledger, memory
 from shakedown.neuron.buffer import template
+from shakedown.sizes import readable
 
 from . import memory_model
 
+pytestmark = pytest.mark.usefixtures("cheap_collections")
 n = torch.neuron
 KIB = torch.ones(256).nbytes
 assert KIB == 1024
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _cheap_collections():
-    """A collection looks only at what the tests make, not at the million objects of torch and JAX."""
-    torch.ones(2, device="neuron") + 1  # the first operator of a process loads modules, which leaves some garbage
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def kib(count: int) -> torch.Tensor:
@@ -264,8 +256,8 @@ def test_the_summary():
         assert len({len(line) for line in text.splitlines()}) == 1
     assert len(short) <= len(long)
     x = kib(1024)
-    assert memory.readable(n.memory_allocated()) in n.memory_summary()
-    assert memory.readable(x.nbytes) == "1.00 MiB"
+    assert readable(n.memory_allocated()) in n.memory_summary()
+    assert readable(x.nbytes) == "1.00 MiB"
 
 
 def test_the_accelerators_functions():

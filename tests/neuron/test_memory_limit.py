@@ -11,18 +11,11 @@ from torch import nn
 
 from shakedown.neuron import compile_step, config
 from shakedown.neuron.errors import ConfigError
+from shakedown.sizes import readable
 
+pytestmark = pytest.mark.usefixtures("cheap_collections")
 n = torch.neuron
 KIB = 1024
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _cheap_collections():
-    torch.ones(2, device="neuron") + 1
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +54,7 @@ def test_the_message_is_cudas():
     error = refused(lambda: x + 1)
     assert error.startswith(
         "Neuron out of memory. Tried to allocate 2.00 MiB. Device 0 has a total capacity of "
-        f"{n.memory.readable(limit)} of which 1.00 MiB is free. {n.memory.readable(held)} is allocated by PyTorch."
+        f"{readable(limit)} of which 1.00 MiB is free. {readable(held)} is allocated by PyTorch."
     )
     assert "torch.neuron.set_memory_limit" in error
     assert issubclass(torch.OutOfMemoryError, RuntimeError)

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ..sizes import readable
 from .common import BAD_INPUT, FAILED, fail, failures
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def stats(directory: _Dir = None, as_json: _Json = False) -> None:
     table.add_row("directory", escape(found["directory"]))
     table.add_row("entries", f"{found['entries']} of at most {found['max_entries']}")
     table.add_row("", f"{found['executables']} executables, {found['traces']} traces")
-    table.add_row("size", f"{_size(found['bytes'])} of at most {_size(found['max_bytes'])}")
+    table.add_row("size", f"{readable(found['bytes'])} of at most {readable(found['max_bytes'])}")
     table.add_row("took to compile", f"{found['compile_seconds']:.1f} s")
     table.add_row("for this computer", f"{found['for_this_computer']} of {found['entries']}")
     if entries:
@@ -132,7 +133,7 @@ def list_(
         h = e.header
         compiled = "" if h.kind == "trace" else f"{h.seconds:.3f} s"
         when = datetime.fromtimestamp(e.last_use).isoformat(" ", "seconds")
-        table.add_row(h.digest[:12], h.kind, escape(h.name), _size(e.file_bytes), compiled, when)
+        table.add_row(h.digest[:12], h.kind, escape(h.name), readable(e.file_bytes), compiled, when)
     console = Console(soft_wrap=True)
     console.print(table, highlight=False)
     if len(shown) < len(entries):
@@ -230,14 +231,6 @@ def _removed(count: int, store: Store, as_json: bool) -> None:
         print(json.dumps({"removed": count, "directory": str(store.root)}))
     else:
         Console(soft_wrap=True).print(f"removed {count} entries from {store.root}", highlight=False, markup=False)
-
-
-def _size(nbytes: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if nbytes < 1024:
-            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
-        nbytes /= 1024
-    return f"{nbytes:.1f} GiB"
 
 
 def _age(seconds: float) -> str:

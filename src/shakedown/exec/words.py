@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..sizes import readable
 from .document import Document, Place, Process
 
 _MOST = 8  # rows of a kind on the screen; files hold all
@@ -63,15 +64,15 @@ def _process(main: Process, document: Document, most: int | None) -> list[str]:
     fell = sum(one.count for one in main.fallbacks)
     moved = sum(one.nbytes for one in main.fallbacks)
     lines.append(
-        _row("on the CPU", f"{len({f.name for f in main.fallbacks})} operators, {fell} calls, {_size(moved)} moved")
+        _row("on the CPU", f"{len({f.name for f in main.fallbacks})} operators, {fell} calls, {readable(moved)} moved")
         if fell
         else _row("on the CPU", "none: nothing fell back")
     )
     fallbacks = [
-        f"{one.name}: {one.count} {_times(one.count)}, {_size(one.nbytes)}: {one.reason}" for one in main.fallbacks
+        f"{one.name}: {one.count} {_times(one.count)}, {readable(one.nbytes)}: {one.reason}" for one in main.fallbacks
     ]
     lines += [_row("", text) for text in _cut(fallbacks, most)]
-    lines += [_row("copies", f"{one.name}: {one.count}, {_size(one.nbytes)}") for one in main.transfers]
+    lines += [_row("copies", f"{one.name}: {one.count}, {readable(one.nbytes)}") for one in main.transfers]
     programs = main.programs
     lines.append(
         _row(
@@ -81,7 +82,7 @@ def _process(main: Process, document: Document, most: int | None) -> list[str]:
     )
     lines += _graphs(main, document, most)
     if main.memory.peak_bytes is not None:
-        lines.append(_row("memory", f"at most {_size(main.memory.peak_bytes)} on the device"))
+        lines.append(_row("memory", f"at most {readable(main.memory.peak_bytes)} on the device"))
     return lines
 
 
@@ -147,11 +148,3 @@ def _short(file: str) -> str:
 
 def _times(count: int) -> str:
     return "time" if count == 1 else "times"
-
-
-def _size(nbytes: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if nbytes < 1024:
-            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
-        nbytes /= 1024
-    return f"{nbytes:.1f} GiB"

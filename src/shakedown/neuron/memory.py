@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
+from ..sizes import readable
 from . import events
 from .ledger import freed, ledger, living, now, reset_peak, tell_of_frees
 from .memory_limit import (
     check_device,
     machine_memory,
-    readable,
 )
 from .memory_limit import (
     get_per_process_memory_fraction as get_per_process_memory_fraction,

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
+from ..sizes import readable
 from .ledger import ledger, note_peak, now
 
 if TYPE_CHECKING:
     from .operators import Operator
     from .program import Program
 
-_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 _limit: int | None = None  # bytes, as set; a fraction of it may be all that this process takes
 _limit_name = ""
 _fraction = 1.0
@@ -35,14 +35,6 @@ def check_device(device: Any) -> None:
 
 def machine_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def readable(nbytes: float) -> str:
-    """``24.00 GiB``, as PyTorch writes sizes."""
-    unit = 0
-    while abs(nbytes) >= 1024 and unit < len(_UNITS) - 1:
-        nbytes, unit = nbytes / 1024, unit + 1
-    return f"{nbytes:.2f} {_UNITS[unit]}" if unit else f"{nbytes} bytes"
 
 
 def set_memory_limit(nbytes: int | None) -> None:
