@@ -58,7 +58,6 @@ def _close_accelerator() -> None:
             ours.set_device(device)
 
     answer(accelerator, "synchronize", ours.synchronize)
-    answer(accelerator, "empty_cache", lambda: None)
     answer(accelerator, "current_device_index", ours.current_device)
     answer(accelerator, "current_device_idx", ours.current_device)
     answer(accelerator, "set_device_index", set_index)
