@@ -106,6 +106,9 @@ class Observer:
     _exceeded: tuple[str, int] | None = None
     _foreign: bool = False  # Dynamo is looking at a frame of a device's
     _backend: str = ""  # of what is being converted
+    _untold: list[Break] = field(
+        default_factory=list
+    )  # in what is being converted, since nobody listens to its backend
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Tell `listener` from now on; returns what ends it. When nobody listens any more, Dynamo is as it was."""
@@ -127,6 +130,14 @@ class Observer:
     def at_work_for_a_device(self) -> bool:
         """Whether the function that is being captured is Python that a device runs for an operator."""
         return self._foreign
+
+    def compiled_by(self, backend: str) -> None:
+        """The function that is being captured for another backend has its graphs compiled by `backend`: tell its listeners."""
+        self._backend = backend
+        untold, self._untold = self._untold, []
+        for seen in untold:
+            for listener in self._tell(backend):
+                listener.broke(replace(seen, backend=backend))
 
     def _tell(self, backend: str) -> list[Listener]:
         return [listener for listener in tuple(self._listeners) if listener.wants(backend)]
@@ -172,8 +183,8 @@ class Observer:
                         listener.ran_eager(known)
                     return ConvertFrameReturn(frame_exec_strategy=known.after, apply_to_code=False)
                 del self._given_up[id(frame.f_code)]  # torch.compiler.reset() gave it another chance
-            before = self._foreign, self._backend
-            self._foreign, self._backend = _device_at_work(), _backend_of(wrapper)
+            before = self._foreign, self._backend, self._untold
+            self._foreign, self._backend, self._untold = _device_at_work(), _backend_of(wrapper), []
             try:
                 result = original(wrapper, frame, cache_entry, frame_state)
                 if self._foreign:
@@ -182,7 +193,7 @@ class Observer:
                 metric = self._note_compilations()
                 return result if result.guarded_code is not None else self._judged(frame, cache_entry, result, metric)
             finally:
-                self._foreign, self._backend = before
+                self._foreign, self._backend, self._untold = before
 
         return convert
 
@@ -226,10 +237,12 @@ class Observer:
 
     def _breaking(self, original: Callable[..., None]) -> Callable[..., None]:
         def note(translator: Any, code_options: Any, reason: str, exc: Any) -> None:
-            if not exc.logged and not self._foreign and (concerned := self._tell(self._backend)):
-                seen = self._break(code_options, reason, exc)
+            if not exc.logged and not self._foreign:
+                seen, concerned = self._break(code_options, reason, exc), self._tell(self._backend)
                 for listener in concerned:
                     listener.broke(seen)
+                if not concerned:
+                    self._untold.append(seen)
             original(translator, code_options, reason, exc)
 
         return note

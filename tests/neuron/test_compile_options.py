@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import warnings
@@ -231,3 +232,40 @@ def test_the_variable_makes_neuron_the_default_without_loading_dynamo():
     environment = {**os.environ, "SHAKEDOWN_DEFAULT_BACKEND": "neuron"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
+
+
+def test_without_a_backend_a_graph_is_compiled_for_where_its_tensors_are():
+    torch.neuron.reset_compile_report()
+    module = nn.Linear(4, 3).to("neuron")
+    x = torch.randn(2, 4, device="neuron")
+    torch.compile(module, fullgraph=True)(x).sum().backward()
+    assert module.weight.grad.device.type == "neuron"
+
+    @torch.compile
+    def function(a, scale):
+        b = a.sin()
+        torch._dynamo.graph_break()
+        return b * scale + ones(4)
+
+    for scale in (1.0, 2.0, 3.0):
+        torch.testing.assert_close(function(x, scale).cpu(), x.cpu().sin() * scale + 1)
+    assert torch.compile(lambda: ones(3) * 2, fullgraph=True)().tolist() == [2, 2, 2]
+    report = torch.neuron.compile_report()
+    assert [g["function"] for g in report["graphs"]].count("<lambda>") == 1
+    assert [b["function"] for b in report["breaks"]] == ["function"]
+    assert torch.neuron.get_fallback_ops() == []
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs a C++ compiler")
+def test_without_a_backend_graphs_of_other_tensors_stay_inductors():
+    torch.neuron.reset_compile_report()
+    x = torch.randn(3)
+    result = torch.compile(lambda a: a.sin() + 1)(x)
+    torch.testing.assert_close(result, x.sin() + 1)
+    assert torch._dynamo.utils.counters["inductor"]
+    assert torch.neuron.compile_report()["graphs"] == []
+
+
+def test_inductors_options_are_ignored_with_a_warning_on_the_device():
+    with pytest.warns(UserWarning, match=r"ignores these options: .*max_autotune"):
+        assert torch.compile(lambda a: a + 1, mode="max-autotune-no-cudagraphs")(ones(2)).tolist() == [2, 2]

@@ -206,9 +206,10 @@ ADAPTIVE_SKIP = Setting(
 )
 DEFAULT_BACKEND = Setting(
     "SHAKEDOWN_DEFAULT_BACKEND",
-    "inductor",
-    choice("inductor", "neuron"),
-    "the backend of torch.compile where none is named; read when Python starts",
+    "auto",
+    choice("auto", "inductor", "neuron"),
+    "the backend of torch.compile where none is named: auto compiles graphs with tensors of the device for it, and leaves others "
+    "to Inductor; neuron takes all of them; inductor none. Read when Python starts",
 )
 DISABLE_FALLBACK_EXECUTION = Setting(
     "SHAKEDOWN_DISABLE_FALLBACK_EXECUTION",

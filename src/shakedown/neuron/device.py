@@ -167,8 +167,11 @@ def register() -> None:
     everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     _libraries.extend((everything, pinned.register()))
     torch_gaps.close()
-    if config.DEFAULT_BACKEND() == DEVICE_NAME:
+    default = config.DEFAULT_BACKEND()
+    if default == DEVICE_NAME:
         torch_gaps.compile_with_us_by_default()
+    elif default == "auto":
+        torch_gaps.compile_with_us_what_is_ours()
 
 
 # --- torch.neuron -------------------------------------------------------------------------------------------------------

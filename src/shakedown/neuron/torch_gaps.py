@@ -10,7 +10,7 @@ import functools
 import importlib.abc
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -289,6 +289,50 @@ def when_loaded(name: str, patch: Callable[[Any], None]) -> None:
 def compile_with_us_by_default() -> None:
     """Make the device's backend the one that ``torch.compile`` takes where none is named; Dynamo is not imported for it."""
     when_loaded("torch._dynamo.backends.registry", lambda module: module.set_default_backend(DEVICE_NAME))
+
+
+def compile_with_us_what_is_ours() -> None:
+    """Hand graphs with tensors of the device, which Inductor does not know, to the device's backend instead.
+
+    ``torch.compile`` without a backend means Inductor whatever the tensors are, and which they are is known when a graph is
+    there. A graph of other tensors goes on to Inductor, as do all where a PyTorch has no such class.
+    """
+    wrapper: Any = getattr(torch, "_TorchCompileInductorWrapper", None)
+    if wrapper is None:
+        return
+    original = wrapper.__call__
+
+    @functools.wraps(original)
+    def compile_graph(self: Any, model_: Any, inputs_: Any, **kwargs: Any) -> Any:
+        if not any(is_ours(getattr(value, "device", None)) for value in _values_of(model_, inputs_)):
+            return original(self, model_, inputs_, **kwargs)
+        from .modes.compile import neuron
+
+        _attribute_to_us()
+        return neuron(model_, inputs_, options=dict(self.config) or None)
+
+    wrapper.__call__ = compile_graph
+
+
+def _values_of(module: torch.fx.GraphModule, inputs: Iterable[Any]) -> Iterator[Any]:
+    """What goes into a graph that Dynamo captured, and what its operators give (some have no inputs)."""
+    yield from inputs
+    for node in module.graph.nodes:
+        value = node.meta.get("example_value")
+        yield from value if isinstance(value, (list, tuple)) else (value,)
+
+
+def _attribute_to_us() -> None:
+    """Let Dynamo call the backend of the function that it captures by our name from now on, for reports and for floats."""
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    from ..dynamo import observer
+
+    observer.compiled_by(DEVICE_NAME)
+    try:
+        InstructionTranslator.current_tx().output.compiler_fn._compiler_name = DEVICE_NAME
+    except AttributeError:  # outside of a capture, or another PyTorch: reports lack the function's later breaks
+        return
 
 
 def _admit_to_flex_attention(module: Any) -> None:
