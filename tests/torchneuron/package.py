@@ -65,6 +65,15 @@ def backend():
     assert "neuron" in torch._dynamo.list_backends()
 
 
+@entry("package", "torch.compile without a backend", source="docs")
+def default_backend():
+    """`neuron` is selected where a graph has tensors of the device; other graphs stay Inductor's"""
+    torch._dynamo.reset()
+    before = len(torch.neuron.compile_report()["graphs"])
+    assert torch.compile(lambda x: x - 1)(torch.ones(3, device="neuron")).tolist() == [0, 0, 0]
+    assert len(torch.neuron.compile_report()["graphs"]) == before + 1
+
+
 @entry(
     "package",
     "torch_neuronx.distributed",
