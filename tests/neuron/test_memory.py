@@ -15,7 +15,7 @@ from torch import nn
 
 from shakedown.neuron import events, ledger, memory
 from shakedown.neuron.buffer import template
-from shakedown.sizes import readable
+from shakedown.neuron.sizes import readable
 
 from . import memory_model
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from shakedown.neuron import compile_step, config
 from shakedown.neuron.errors import ConfigError
-from shakedown.sizes import readable
+from shakedown.neuron.sizes import readable
 
 pytestmark = pytest.mark.usefixtures("cheap_collections")
 n = torch.neuron

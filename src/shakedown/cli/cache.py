@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..sizes import readable
+from ..neuron.sizes import readable
 from .common import BAD_INPUT, FAILED, fail, failures
 
 if TYPE_CHECKING:

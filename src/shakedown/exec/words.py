@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..sizes import readable
+from ..neuron.sizes import readable
 from .document import Document, Place, Process
 
 _MOST = 8  # rows of a kind on the screen; files hold all

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from ..sizes import readable
 from . import events
 from .ledger import freed, ledger, living, now, reset_peak, tell_of_frees
 from .memory_limit import (
@@ -34,6 +33,7 @@ from .memory_limit import (
 from .memory_limit import (
     set_per_process_memory_fraction as set_per_process_memory_fraction,
 )
+from .sizes import readable
 
 __all__ = [  # what torch.neuron has from here
     "empty_cache",

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from ..sizes import readable
 from .ledger import ledger, note_peak, now
+from .sizes import readable
 
 if TYPE_CHECKING:
     from .operators import Operator
