@@ -1,7 +1,8 @@
-"""Whether a process still runs, as /proc tells it."""
+"""Whether a process still runs, as /proc tells it; a child that Ctrl-C reaches."""
 
 from __future__ import annotations
 
+import signal
 import time
 from pathlib import Path
 
@@ -12,6 +13,11 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+def hear_interrupts() -> None:
+    """In a child, before it becomes another program: a shell that runs tests in the background makes them ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def ends(pid: int, seconds: float = 300.0) -> bool:

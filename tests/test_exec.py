@@ -19,6 +19,8 @@ from typer.testing import CliRunner
 from shakedown.cli import app
 from shakedown.exec import document, launch, words
 
+from .processes import hear_interrupts
+
 HERE = Path(__file__).parent
 EXAMPLE = HERE.parent / "examples" / "train_cuda.py"
 COMMAND = (sys.executable, "-m", "shakedown.cli", "exec")
@@ -237,6 +239,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals_reach_the_script(tmp_path, number, code):
     (tmp_path / "waiting.py").write_text(WAITING)
@@ -246,6 +249,7 @@ def test_signals_reach_the_script(tmp_path, number, code):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=hear_interrupts,
         start_new_session=True,  # no terminal, as in CI: whoever signals this process means the script
     )
     assert running.stdout is not None
@@ -261,10 +265,12 @@ def test_signals_reach_the_script(tmp_path, number, code):
         assert told.count("KeyboardInterrupt") == 1
 
 
+@pytest.mark.timeout(600)
 def test_a_terminals_ctrl_c_comes_once(tmp_path):
     (tmp_path / "waiting.py").write_text(WAITING)
     pid, terminal = pty.fork()
     if pid == 0:
+        hear_interrupts()
         os.execv(sys.executable, [*COMMAND, str(tmp_path / "waiting.py")])
     said = b""
     while b"ready" not in said:
