@@ -20,7 +20,7 @@ from shakedown.readiness.observe import identity
 from shakedown.readiness.plan import baseline, child, operators, preflight, preflight_page, stops
 from shakedown.readiness.plan.preflight import Preflight, Request
 from shakedown.readiness.requirements import Kernel, Operation
-from tests.processes import ends
+from tests.processes import ends, hear_interrupts
 
 from . import installed
 from .support import TINY
@@ -461,11 +461,9 @@ def test_a_workload_that_cannot_be_loaded_is_bad_input(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_ends_it_and_what_it_started(tmp_path: Path) -> None:
-    # A shell that runs the tests in the background has made them, and what they start, ignore Ctrl-C.
-    listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    command = [sys.executable, "-c", f"{listen}; from shakedown.cli import main; main()", "preflight", str(TINY)]
+    command = [sys.executable, "-m", "shakedown.cli", "preflight", str(TINY)]
     command += ["--out", str(tmp_path / "page.md")]
-    asking = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    asking = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=hear_interrupts)
     assert asking.stderr is not None
     assert asking.stderr.readline().startswith("opening the device")
     asking.send_signal(signal.SIGINT)

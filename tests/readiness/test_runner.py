@@ -17,7 +17,7 @@ from shakedown.readiness.judge.disposition import CHANGE, INCONCLUSIVE
 from shakedown.readiness.judge.results import Outcome
 from shakedown.readiness.worker import Job
 
-from ..processes import ends
+from ..processes import ends, hear_interrupts
 from .support import TINY, InProcess, quick
 
 
@@ -143,15 +143,14 @@ def test_a_trial_with_nothing_tested_does_not_pass(tmp_path: Path) -> None:
 def test_interrupting_keeps_evidence_and_says_where_it_is(tmp_path: Path, sign: signal.Signals) -> None:
     """Ctrl-C, or a polite end, while the second process runs: the first one's evidence stays, and no child is left behind."""
     out = tmp_path / "run"
-    # A shell that runs the tests in the background has made them, and what they start, ignore Ctrl-C.
-    listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    command = [sys.executable, "-c", f"{listen}; from shakedown.cli import main; main()", "run", str(TINY)]
+    command = [sys.executable, "-m", "shakedown.cli", "run", str(TINY)]
     command += ["--target", "cpu", "--out", str(out), "--requirements", str(quick(tmp_path))]
     process = subprocess.Popen(
         [*command, "--dtype", "fp32", "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=hear_interrupts,
     )
     finished, started = (
         out / "evidence" / "reference-float32" / "self-test.json",
