@@ -255,6 +255,7 @@ def test_transfers_and_fallbacks(x, tmp_path):
 
 
 def test_a_compiled_graph(layer, x, fresh_dynamo):
+    torch.neuron.reset_dynamo_metrics()
     graph = torch.compile(lambda x: torch.nn.functional.silu(layer(x)).sum(), backend="neuron")
     graph(x).backward()
     with profile(activities=BOTH, with_stack=True) as prof:
