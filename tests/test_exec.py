@@ -132,7 +132,9 @@ def losses_of_the_cpu():
     source = EXAMPLE.read_text().replace('"cuda:0"', '"cpu"').replace('"cuda"', '"cpu"').replace(".is_cuda", ".numel()")
     source = re.sub(r"\.cuda\([^)]*\)", "", source)
     source = re.sub(r"torch\.cuda\.\w+\([^)]*\)", "None", source)
-    source = re.sub(r"torch\.backends\.cudnn\..*", "pass", source)  # PyTorch's own test helpers, once imported, forbid to set it
+    source = re.sub(
+        r"torch\.backends\.cudnn\..*", "pass", source
+    )  # PyTorch's own test helpers, once imported, forbid to set it
     assert "cuda" not in source.split('"""')[2]
     printed, argv = io.StringIO(), sys.argv
     sys.argv = ["train", "--epochs", "1"]
