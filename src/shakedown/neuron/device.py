@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
@@ -22,7 +22,6 @@ from . import config
 from . import memory as memory  # torch.neuron.memory
 from . import profiling as profiling  # torch.neuron.profiling
 from .autoload import DEVICE_NAME
-from .device_properties import DeviceProperties, properties_of
 from .inspection import (  # torch.neuron.get_fallback_ops, ...
     clear_op_tracking as clear_op_tracking,
 )
@@ -98,6 +97,9 @@ from .random import (
     set_rng_state_all as set_rng_state_all,
 )
 from .streams import *  # noqa: F403  # torch.neuron.Stream, Event, ...: all that it lists
+
+if TYPE_CHECKING:
+    from .device_properties import DeviceProperties
 
 _libraries: list[torch.library.Library] = []  # a registration lives as long as its Library object
 _start_lock = threading.RLock()
@@ -274,7 +276,10 @@ def get_device_name(device: Any = None) -> str:
 
 def get_device_properties(device: Any = None) -> DeviceProperties:
     """Name and memory of a device. ValueError for a device that is not there, or of another type."""
-    return properties_of(_index(device))
+    index = _index(device)
+    from .device_properties import properties_of
+
+    return properties_of(index)
 
 
 def _sleep(cycles: int) -> None:

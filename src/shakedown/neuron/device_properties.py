@@ -1,11 +1,12 @@
-"""What ``torch.neuron.get_device_properties`` tells; loaded by ``import torch``, and light."""
+"""What ``torch.neuron.get_device_properties`` tells; loaded when it is asked for."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
+from . import config, device, memory
 from .autoload import DEVICE_NAME
+from .ledger import ledger
 
 
 @dataclass(frozen=True, repr=False)
@@ -25,10 +26,8 @@ def properties_of(index: int) -> DeviceProperties:
 
 
 def _total_memory() -> int:
-    from . import config, device
-    from .ledger import ledger
-
-    limit = ledger.limit
-    if limit is None and not device.is_initialized():
+    if ledger.limit is None and not device.is_initialized():
         limit = config.MEMORY_LIMIT()  # which counts from the first use
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if limit is None else limit
+        if limit is not None:
+            return limit
+    return memory.total_memory()

@@ -83,9 +83,7 @@ def check(
     """
     if isinstance(error, PASSED_ON):
         raise error
-    if (
-        operator.lowering is not None and operator.lowering.of_user
-    ):  # the CPU has the same kernel, and it is for the device
+    if operator.lowering is not None and operator.lowering.of_user:  # the CPU has the same kernel; it is for the device
         if isinstance(error, LoweringError):
             raise KernelError(f"{operator.name} cannot be a program of the device: {error.reason}")
         raise error
