@@ -1,8 +1,9 @@
 """``python -m tests.clients``: models of Hugging Face in every mode, and what other packages do with models, held to the
 CPU; the tables of docs/clients.md.
 
-Each row is a file under ``--out``, and a row that has one is not run again, so an interrupted run goes on. Exit status 1
-when a row is wrong, 2 for a bad request.
+Each row is run in a process of its own, so that what it compiles does not depend on the rows before it, and is a file
+under ``--out``: a row that has one is not run again, so an interrupted run goes on. Exit status 1 when a row is wrong, 2 for
+a bad request.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from shakedown.neuron import program_key
 
 from . import decoding, packages, rows, running
 from .families import DECODERS, OTHERS, Family
@@ -106,6 +109,22 @@ def _models() -> list[Job]:
     return made + [(f"{f.name}-decode", "decode", functools.partial(decoded, f)) for f in DECODERS]
 
 
+def _jobs(beginnings: tuple[str, ...]) -> list[Job]:
+    """All models, and the packages of which a row's name may begin so."""
+    return _models() + [
+        (r.name(m), m, functools.partial(done, r, m)) for r in packages.rows(beginnings) for m in r.modes
+    ]
+
+
+def _in_own_process(out: Path, name: str, mode: str) -> None:
+    """Run a row; a process that ends without one is told, and the others still run."""
+    command = [sys.executable, "-m", "tests.clients", "--out", str(out), "--row", name]
+    # Whether operators are recorded is decided when Python starts.
+    environment = {**os.environ, "SHAKEDOWN_ADAPTIVE": str(int(mode == "adaptive"))}
+    if status := subprocess.run(command, env=environment, check=False).returncode:
+        print(f"{name}: its process ended with {status}", file=sys.stderr, flush=True)
+
+
 def _kept(out: Path) -> list[dict[str, Any]]:
     """The rows that are there, in the order of the tables."""
     models = [json.loads(f.read_text()) for n, _, _ in _models() if (f := out / f"{n}.json").exists()]
@@ -118,9 +137,9 @@ def _keep(out: Path, name: str, make: Any) -> None:
     if file.exists():
         return
     started = time.monotonic()
-    row = make()
+    row = {**make(), "name": name, "torch": torch.__version__, "source": program_key.source_digest()}
     unfinished = file.with_suffix(".tmp")
-    unfinished.write_text(json.dumps({**row, "name": name}, indent=1))
+    unfinished.write_text(json.dumps(row, indent=1))
     unfinished.replace(file)
     print(f"{name}: {problem_of(row) or 'right'} ({time.monotonic() - started:.0f} s)", file=sys.stderr, flush=True)
 
@@ -130,26 +149,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("clients"), help="folder of the rows (default: clients)")
     parser.add_argument("--only", default="", help="rows whose name begins with one of these, by commas")
     parser.add_argument("--write", type=Path, help="page whose table is to be replaced")
+    parser.add_argument("--row", help="run this row alone, in this process (how each row is run)")
     options = parser.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
+    if options.row is not None:
+        (make,) = (make for name, _, make in _jobs((options.row,)) if name == options.row)
+        _keep(options.out, options.row, make)
+        return 0
     beginnings = tuple(filter(None, options.only.split(","))) or ("",)
-    jobs = _models() + [
-        (r.name(m), m, functools.partial(done, r, m)) for r in packages.rows(beginnings) for m in r.modes
-    ]
+    jobs = _jobs(beginnings)
     wanted = [job for job in jobs if job[0].startswith(beginnings)]
     if not wanted:
         print(f"no row's name begins with {options.only!r}; one is called {jobs[0][0]}", file=sys.stderr)
         return 2
-    recording = torch.neuron.adaptive.enabled()
-    for name, mode, make in wanted:
-        if (mode == "adaptive") == recording:
-            _keep(options.out, name, make)
-    if recording:
-        return 0  # asked for by the process that judges
-    missing = [n for n, _, _ in wanted if not (options.out / f"{n}.json").exists()]
-    if missing:  # whether operators are recorded is decided when Python starts
-        command = [sys.executable, "-m", "tests.clients", "--out", str(options.out), "--only", ",".join(missing)]
-        subprocess.run(command, env={**os.environ, "SHAKEDOWN_ADAPTIVE": "1"}, check=False)
+    for name, mode, _ in wanted:
+        if not (options.out / f"{name}.json").exists():
+            _in_own_process(options.out, name, mode)
     kept = _kept(options.out)
     if options.write is not None:
         options.write.write_text(written(options.write.read_text(), kept))
