@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
 
+from shakedown.conformance import databases
 from shakedown.neuron import events
 
 # Names whose mistakes only CPU kernels notice: meta kernels accept them. (The command sweeps the whole table.)
@@ -18,7 +18,7 @@ FROM_THE_TABLE = (
     *("bucketize", "searchsorted", "linspace", "logspace", "multinomial", "uniform", "nn.functional.conv3d", "cat"),
     *("heaviside", "isclose", "histc", "bincount", "where", "normal"),
 )
-CASES = [info for info in op_db if info.name in FROM_THE_TABLE and info.error_inputs_func is not None]
+CASES = [e for e in databases.entries("op_db") if e.info.name in FROM_THE_TABLE and e.info.error_inputs_func]
 
 
 def raised(fn: Any, *args: Any, **kwargs: Any) -> Exception | None:
@@ -54,9 +54,9 @@ class Moved:
         return value
 
 
-@pytest.mark.parametrize("info", CASES, ids=lambda info: info.full_name)
-def test_the_mistakes_of_the_table(info):
-    for case in info.error_inputs("cpu"):
+@pytest.mark.parametrize("entry", CASES, ids=lambda entry: entry.name)
+def test_the_mistakes_of_the_table(entry):
+    for case in databases.mistakes(entry):
         sample = case.sample_input
         given = (sample.input, sample.args, sample.kwargs)
         if isinstance(sample.input, torch.Tensor) and sample.input.numel() > 1 << 20:
@@ -65,8 +65,8 @@ def test_the_mistakes_of_the_table(info):
             input, args, kwargs = Moved()(given)
         except RuntimeError:
             continue  # a storage that is too small for its tensor cannot be copied
-        there = raised(info.op, input, *args, **kwargs)
-        here = raised(info.op, sample.input, *sample.args, **sample.kwargs)
+        there = raised(entry.info.op, input, *args, **kwargs)
+        here = raised(entry.info.op, sample.input, *sample.args, **sample.kwargs)
         assert type(there) is type(here), (given, there, here)
         assert str(there) == str(here) or re.search(case.error_regex, str(there)), (there, here)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import importlib
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -101,6 +101,16 @@ def samples(found: Entry, dtype: torch.dtype, *, gradients: bool) -> list[Any]:
     """The entry's ``SampleInput``s on the CPU."""
     seed()
     return list(found.info.sample_inputs("cpu", dtype, requires_grad=gradients))
+
+
+def mistakes(found: Entry) -> Iterator[Any]:
+    """The entry's ``ErrorInput``s on the CPU, one by one: some are large.
+
+    ``OpInfo.error_inputs`` gives the same, and inspects the whole stack for each: with all modules loaded that takes longer
+    than the calls themselves.
+    """
+    seed()
+    yield from found.info.error_inputs_func(found.info, "cpu")
 
 
 def spread(count: int, limit: int | None) -> Sequence[int]:

@@ -77,8 +77,7 @@ def run(unit: Unit) -> Iterator[int | list[Row]]:
 def _errors(unit: Unit, bench: Bench) -> Iterator[int | list[Row]]:
     if unit.suite != "op_db" or bench.info.error_inputs_func is None:
         return
-    databases.seed()
-    for number, given in enumerate(bench.info.error_inputs("cpu")):
+    for number, given in enumerate(databases.mistakes(databases.entry(unit.suite, unit.op))):
         if number not in unit.leave_out:
             yield number
             row = bench.error(number, given)
