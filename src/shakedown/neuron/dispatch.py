@@ -20,7 +20,7 @@ from .buffer import DEVICE
 from .errors import KernelError, LoweringError
 from .ledger import ledger
 from .lowering import registry
-from .memory_limit import make_room_for
+from .memory_limit import make_room_for, prepare
 from .modes.adaptive.cuts import mark_of
 from .operators import Operator, Role, qualified_name
 from .pending import settled
@@ -237,7 +237,7 @@ def _first_call(
         plan = None
         try:
             plan = build(operator, args, kwargs)
-            make_room_for(operator, plan, args, kwargs)
+            prepare(operator, plan, inputs, args, kwargs)
             start_ns = time.perf_counter_ns()
             buffers = plan.run(*inputs)
             plan.guard()

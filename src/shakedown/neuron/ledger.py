@@ -27,7 +27,7 @@ _add = _sum.seek  # _add(nbytes, 1) moves on from where it is
 class Ledger:
     """The sums. ``limit`` is the most that may be allocated, or None; whoever allocates asks :func:`.memory.make_room`."""
 
-    __slots__ = ("allocated", "empty", "limit", "mark", "ooms", "peak", "retries")
+    __slots__ = ("allocated", "empty", "limit", "mark", "ooms", "peak", "replays", "retries")
 
     def __init__(self) -> None:
         self.allocated = 0  # bytes of all storages there ever were
@@ -36,6 +36,7 @@ class Ledger:
         self.mark = 0  # while less was allocated in all, the peak cannot have risen: the peak, and what was freed when it was set
         self.limit: int | None = None
         self.retries = self.ooms = 0
+        self.replays = False  # what runs now was recorded before, and was counted then
 
 
 ledger = Ledger()

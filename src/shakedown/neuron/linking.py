@@ -14,12 +14,12 @@ import builtins
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from . import cache, config, events, executables
+from . import cache, config, direct, events, executables
 from .cache.entry import Unusable
 from .cache.key import Key
 from .executables import Aval
@@ -67,6 +67,7 @@ class Runner:
     def __init__(self, name: str, program: Any, jitted: Any, key_of: Callable[[Sequence[Aval]], Key | None]) -> None:
         self.name, self.program, self.jitted, self._key_of = name, program, jitted, key_of
         self.known: dict[tuple[Aval, ...], Any] = {}
+        self.temp = 0  # the most bytes that one of them needs besides arguments and results
 
     def callable(self) -> Callable[..., Any]:
         """What to call. Its attribute ``runner`` is this object."""
@@ -83,8 +84,7 @@ class Runner:
             tree_util.dispatch_registry,
             pxla.cc_shard_arg,
         )
-        run.runner = self
-        return run
+        return direct.past_jit(run, self)
 
     def _missed(self, *inputs: Any) -> Any:
         """Called by JAX's C++ for inputs that it has not seen: results, and what it needs to do the same without us."""
@@ -115,32 +115,58 @@ class Runner:
         found = self.known.get(signature)
         if found is None:
             key = self._key_of(signature)
-            found = None if key is None else self._linked(key)
-            if found is None:
+            linked = None if key is None else self._linked(key)
+            if linked is None:
                 found, made = executables.making(lambda: self.jitted.trace(*inputs).lower().compile(), self.name)
+                temp = temp_bytes(found)
                 if key is not None and made is not None:
-                    keep(key, self.name, describe(found, getattr(self.program, "demands", ())), made.digest)
+                    keep(key, self.name, describe(found, getattr(self.program, "demands", ()), temp), made.digest)
+            else:
+                found, temp = linked.compiled, linked.temp
             self.known[signature] = found
+            self.temp = max(self.temp, temp)
         return found
 
-    def _linked(self, key: Key) -> Any:
+    def prepare(self, inputs: Sequence[Any]) -> int:
+        """Compile or link for `inputs` and do not run; ``temp``. Where JAX has changed, 0: nothing is known before the run."""
+        if _KNOWN and executables.installed() and core.trace_state_clean():
+            self.compiled(tuple(map(aval_of, inputs)), inputs)
+        return self.temp
+
+    def _linked(self, key: Key) -> Linked | None:
         start_ns = time.perf_counter_ns()
         found = look_up(key, self.name)
         if found is None:
             return None
-        compiled, demands, source = found
-        if demands:
-            self.program.demands[:] = demands
+        if found.demands:
+            self.program.demands[:] = found.demands
         duration_ns = time.perf_counter_ns() - start_ns
-        events.record("compile", self.name, start_ns=start_ns, duration_ns=duration_ns, detail=source)
-        return compiled
+        events.record("compile", self.name, start_ns=start_ns, duration_ns=duration_ns, detail=found.source)
+        return found
+
+
+def temp_bytes(compiled: Any) -> int:
+    """The bytes that a ``jax.stages.Compiled`` needs besides arguments and results: XLA's plan of it. 0: it does not say."""
+    try:
+        return int(compiled.memory_analysis().temp_size_in_bytes)
+    except Exception:  # a plugin without the analysis: what it raises, or gives instead, is its own
+        return 0
 
 
 # --- traces -------------------------------------------------------------------------------------------------------------
 
 
-def look_up(key: Key, name: str) -> tuple[Any, list[Demand], str] | None:
-    """The executable that tracing the program of `key` once led to: (``jax.stages.Compiled``, demands, where it was)."""
+class Linked(NamedTuple):
+    """``compiled``, a ``jax.stages.Compiled``, with the demands of its data, its working memory, and the cache it came from."""
+
+    compiled: Any
+    demands: list[Demand]
+    temp: int
+    source: str
+
+
+def look_up(key: Key, name: str) -> Linked | None:
+    """The executable that tracing the program of `key` once led to."""
     store = cache.current()
     if store is None or config.DUMP():  # what is linked without tracing has no StableHLO to show
         return None
@@ -154,16 +180,15 @@ def look_up(key: Key, name: str) -> tuple[Any, list[Demand], str] | None:
         return None
     header, payload = executable
     try:
-        compiled, demands = link(payload, note, name)
+        found = link(payload, note, name)
     except Unusable as error:
         store.refuse(key.digest, error)
         return None
-    source = executables.source_of(header.digest)
     duration_ns = time.perf_counter_ns() - start_ns
     nbytes = header.stored_bytes
     events.record("cache", "hit", duration_ns=duration_ns, nbytes=nbytes, detail=header.kind)
     events.record("cache", "hit", detail="trace")
-    return compiled, demands, source
+    return found._replace(source=executables.source_of(header.digest))
 
 
 def keep(key: Key | None, name: str, note: dict[str, Any] | None, digest: str) -> None:
@@ -173,11 +198,11 @@ def keep(key: Key | None, name: str, note: dict[str, Any] | None, digest: str) -
         store.put(key, b"", kind="trace", name=name, note={**note, "executable": digest})
 
 
-def describe(compiled: Any, demands: Sequence[Demand]) -> dict[str, Any] | None:
+def describe(compiled: Any, demands: Sequence[Demand], temp: int) -> dict[str, Any] | None:
     """What :func:`link` needs besides an executable's bytes, in plain JSON; None for what cannot be linked.
 
     ``inputs`` and ``outputs`` are [sizes, dtype, weakly typed]; ``kept`` numbers the inputs that the executable takes;
-    ``single``: it returns its one output, not a list; ``demands`` are [operator, error, message].
+    ``single``: it returns its one output, not a list; ``demands`` are [operator, error, message]; `temp` is its working memory.
     """
     executable, parameters = compiled._executable, compiled._params
     tree = parameters.out_tree
@@ -192,6 +217,7 @@ def describe(compiled: Any, demands: Sequence[Demand]) -> dict[str, Any] | None:
         "kept": sorted(executable._kept_var_idx),
         "single": single,
         "demands": [[d.operator, d.error.__name__, d.message] for d in demands],
+        "temp": temp,
     }
 
 
@@ -199,8 +225,8 @@ def _plain(aval: Any) -> list[Any]:
     return [list(aval.shape), np.dtype(aval.dtype).name, bool(aval.weak_type)]
 
 
-def link(payload: bytes, note: dict[str, Any], name: str) -> tuple[Any, list[Demand]]:
-    """A ``jax.stages.Compiled`` out of an executable's bytes and :func:`describe`'s note, and the demands of its data.
+def link(payload: bytes, note: dict[str, Any], name: str) -> Linked:
+    """A ``jax.stages.Compiled`` out of an executable's bytes and :func:`describe`'s note.
 
     Raises:
         Unusable: the note is no such note, or PJRT does not take the bytes.
@@ -212,7 +238,7 @@ def link(payload: bytes, note: dict[str, Any], name: str) -> tuple[Any, list[Dem
         kept = {int(i) for i in note["kept"]}
         used = [a for i, a in enumerate(inputs) if i in kept]
         demands = [Demand(str(o), _error(str(e)), str(m)) for o, e, m in note["demands"]]
-        single = note["single"] is True
+        single, temp = note["single"] is True, int(note["temp"])
         if (single and len(outputs) != 1) or not kept <= set(range(len(inputs))):
             raise ValueError("numbers that do not fit")
     except (KeyError, TypeError, ValueError) as error:
@@ -253,7 +279,7 @@ def link(payload: bytes, note: dict[str, Any], name: str) -> tuple[Any, list[Dem
     ).load()
     given: Any = (tuple(jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in inputs), {})
     returned = tree_util.tree_structure(0 if single else [0] * len(outputs))
-    return stages.Compiled(mesh, [], given, returned), demands
+    return Linked(stages.Compiled(mesh, [], given, returned), demands, temp, "")
 
 
 def _aval(plain: Any) -> Any:

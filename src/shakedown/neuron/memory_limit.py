@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,6 +20,7 @@ from .sizes import readable
 
 if TYPE_CHECKING:
     from .operators import Operator
+    from .plan import Plan
     from .program import Program
 
 _limit: int | None = None  # bytes, as set; a fraction of it may be all that this process takes
@@ -146,19 +147,57 @@ def refuse(nbytes: int) -> NoReturn:
 
 
 def make_room_for(operator: Operator, plan: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """:func:`make_room` for the results of a call of `operator`; what is refused has drawn no random numbers.
+    """:func:`make_room` for a call of `operator`: its results and working memory. What is refused has drawn no random numbers.
 
     Raises:
         torch.OutOfMemoryError: the limit does not allow it.
     """
     try:
-        make_room(getattr(plan, "nbytes", 0))  # what runs on the CPU asks for its results when they come
+        make_room(getattr(plan, "needs", 0))  # what runs on the CPU asks for its results when they come
     except torch.OutOfMemoryError:
         if operator.random and (operator.draws is None or operator.draws(args, kwargs)):
             from . import rng
 
             rng.give_back(kwargs.get("generator"))
         raise
+
+
+def prepare(
+    operator: Operator, plan: Plan, inputs: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """:func:`make_room_for` a new plan, which is compiled first, since only then its working memory is known.
+
+    Raises:
+        torch.OutOfMemoryError: the limit does not allow it. Nothing has run.
+        Exception: whatever compiling raises.
+    """
+    from . import runtime
+
+    make_room_for(operator, plan, args, kwargs)  # before time goes into compiling what is too large anyway
+    temp = runtime.prepare(plan.run, inputs)
+    if temp:
+        plan.temp, plan.needs = temp, plan.nbytes + temp
+        plan.run = _noted(plan.run, plan.nbytes)
+        make_room_for(operator, plan, args, kwargs)
+
+
+def _noted(run: Any, results: int) -> Callable[..., Any]:
+    """`run`, the program of a plan that needs working memory: while it runs, the peak holds that and its new results."""
+    runner = run.runner
+
+    def call(*inputs: Any) -> Any:
+        if not ledger.replays:
+            note_peak(results + runner.temp)
+        return run(*inputs)
+
+    call.runner = runner  # type: ignore[attr-defined]
+    return call
+
+
+def has_room(nbytes: int) -> bool:
+    """Whether `nbytes` of working memory are there, for whoever can do with less."""
+    limit = ledger.limit
+    return limit is None or now() + nbytes <= limit
 
 
 class Needs:
@@ -188,9 +227,15 @@ class Needs:
             make_room(self.results + self.temp)
         note_peak(self.results + self.temp)
 
-    def learn(self, run: Any) -> None:
-        """After the first run of `run`, from :func:`.runtime.compile`, and before its results are tensors."""
+    def learn(self, run: Any, inputs: Sequence[Any]) -> None:
+        """:meth:`begin` for the first run of `run`, from :func:`.runtime.compile`, which is compiled for `inputs` here.
+
+        Raises:
+            torch.OutOfMemoryError: the limit does not allow it. Nothing has run.
+            Exception: whatever compiling raises.
+        """
         from . import runtime
 
-        self.temp = runtime.temp_bytes(run)
-        note_peak(self.results + self.temp)
+        make_room(self.results)  # before time goes into compiling what is too large anyway
+        self.temp = runtime.prepare(run, inputs)
+        self.begin()

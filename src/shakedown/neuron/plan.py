@@ -30,7 +30,9 @@ class Plan:
     ``layout`` is the template of the result when the call writes nothing and returns one tensor: the common case, which
     needs no ``place``. ``finish`` and ``single`` are the same two for whoever runs the program: where it has demands of its
     data, ``finish`` looks whether they are met. ``rewrites`` pairs each result that becomes a storage's new buffer with the
-    parameter that held the old one. ``mark`` is a number that depends on the key alone (:mod:`.modes.adaptive.cuts`).
+    parameter that held the old one. ``temp`` is the working memory of the program in bytes, known once it has been compiled, and
+    ``needs`` what a call asks for: its new results and that. ``mark`` is a number that depends on the key alone
+    (:mod:`.modes.adaptive.cuts`).
     """
 
     __slots__ = (
@@ -39,6 +41,7 @@ class Plan:
         "layout",
         "mark",
         "nbytes",
+        "needs",
         "operator",
         "place",
         "program",
@@ -48,6 +51,7 @@ class Plan:
         "single",
         "sizes",
         "tally",
+        "temp",
         "unique",
     )
 
@@ -70,6 +74,7 @@ class Plan:
         self.results = len(program.results)
         self.sizes = sizes  # bytes of each result
         self.nbytes = sum(sizes) - sum(sizes[result] for result, _ in rewrites)  # of memory that was not there before
+        self.needs, self.temp = self.nbytes, 0
         self.unique = frozenset(i for i, kind in enumerate(program.parameters) if kind != "buffer")
         self.tally = operator.tally
         self.mark = 0

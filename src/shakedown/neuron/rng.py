@@ -59,12 +59,12 @@ class Stream:
         return key.view(np.uint32)
 
 
-def give_back(generator: object | None) -> None:
-    """The last key was not used. (A CPU generator cannot go back.)"""
+def give_back(generator: object | None, count: int = 1) -> None:
+    """The last key, of `count` in a row, was not used. (A CPU generator cannot go back.)"""
     ours = None if generator is None else of_address.get(generator._cdata)  # type: ignore[attr-defined]
     if generator is None or ours is not None:
         stream = default if ours is None else ours.stream
-        stream.place(stream.seed, stream.offset - 1)
+        stream.place(stream.seed, stream.offset - count)
 
 
 def from_system() -> int:

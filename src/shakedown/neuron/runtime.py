@@ -36,7 +36,6 @@ from .cache.key import Key
 from .dtypes import CARRIER, in_buffers, to_torch
 from .errors import ShakedownError, said_by
 from .executables import Aval
-from .lowering.checks import Demand
 
 Array: TypeAlias = jax.Array
 
@@ -189,44 +188,41 @@ def compiled_segment(run: Callable[..., Any], name: str, signature: Sequence[Ava
         compiled, made = executables.making(
             lambda: jitted.trace(*_shaped(signature)).lower().compile(), name, payload=True
         )
-    note = linking.describe(compiled, getattr(run, "demands", ()))
+    note = linking.describe(compiled, getattr(run, "demands", ()), linking.temp_bytes(compiled))
     if made is None or not made.payload or note is None:
         raise ShakedownError("the PJRT client gives no bytes of this executable")
     return Linkable(made.payload, note, made.digest)
 
 
-def find_segment(
-    key: Key | None, name: str, signature: Sequence[Aval]
-) -> tuple[Callable[..., Any], list[Demand]] | None:
+def find_segment(key: Key | None, name: str, signature: Sequence[Aval]) -> linking.Linked | None:
     """The segment of `key` from the cache, as :func:`link_segment` gives it."""
     found = None if key is None else linking.look_up(key, name)
-    return None if found is None else (_run_once(found[0], signature), found[1])
+    return None if found is None else _run_once(found, signature)
 
 
-def link_segment(
-    made: Linkable, name: str, signature: Sequence[Aval], key: Key | None
-) -> tuple[Callable[..., Any], list[Demand]]:
-    """(a callable on ``jax.Array``s, the demands of its data) from :func:`compiled_segment`; kept for :func:`find_segment`.
+def link_segment(made: Linkable, name: str, signature: Sequence[Aval], key: Key | None) -> linking.Linked:
+    """What :func:`compiled_segment` made, as a callable on ``jax.Array``s; kept for :func:`find_segment`.
 
     The callable raises TypeError for inputs of another signature.
 
     Raises:
         Unusable: the bytes are no executable.
     """
-    compiled, demands = linking.link(made.payload, made.note, name)
+    found = linking.link(made.payload, made.note, name)
     linking.keep(key, name, made.note, made.digest)
-    return _run_once(compiled, signature), demands
+    return _run_once(found, signature)
 
 
-def _run_once(run: Callable[..., Any], signature: Sequence[Aval]) -> Callable[..., Any]:
-    """`run`, called once on zeros, because the first call links its code, which takes far longer than a step may wait.
+def _run_once(found: linking.Linked, signature: Sequence[Aval]) -> linking.Linked:
+    """`found`, called once on zeros, because the first call links its code, which takes far longer than a step may wait.
 
     Large inputs are not made up for that: what computes on them takes long enough to hide it.
     """
     if sum(math.prod(shape) * dtype.itemsize for shape, dtype, _ in signature) <= _LINKED_BY_A_CALL:
         blanks = [np.zeros(shape, dtype) for shape, dtype, _ in signature]
-        run(*(blank.item() if weak else jnp.asarray(blank) for blank, (_, _, weak) in zip(blanks, signature)))
-    return run
+        given = [blank.item() if weak else jnp.asarray(blank) for blank, (_, _, weak) in zip(blanks, signature)]
+        found.compiled(*given)
+    return found
 
 
 def host_function(run: Callable[..., Sequence[Array]]) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
@@ -269,19 +265,14 @@ def costs(run: Callable[..., Any], signature: Sequence[Aval]) -> dict[str, float
     }
 
 
-def temp_bytes(run: Any) -> int:
-    """The bytes that the executables of `run`, from :func:`compile`, need besides arguments and results: XLA's plan of it.
+def prepare(run: Any, inputs: Sequence[Any]) -> int:
+    """Compile or link `run`, from :func:`compile`, for `inputs`, and do not run it.
 
-    Of several executables the most. 0 where none has been compiled, or where the client does not say.
+    Returns the bytes that it needs besides arguments and results, by XLA's plan of it: of several executables the most; 0 where
+    the client does not say.
     """
-    most = 0
     runner: linking.Runner | None = getattr(run, "runner", None)
-    for compiled in list(runner.known.values()) if runner is not None else []:
-        try:
-            most = max(most, compiled.memory_analysis().temp_size_in_bytes)
-        except Exception:  # a plugin without the analysis: what it raises, or gives instead, is its own
-            continue
-    return most
+    return 0 if runner is None or compile_only.on else runner.prepare(inputs)
 
 
 def traced(run: Any, signature: Sequence[Aval]) -> Any:

@@ -136,8 +136,8 @@ class Compiler:
         if found is None:
             request = cloudpickle.dumps((name, (_pickled(job.programs), *wired), job.signature, donate))
             found, source = runtime.link_segment(self._ask(request), name, job.signature, key), "background"
-        run, job.target.demands = found
-        return run, source
+        job.target.demands, job.target.temp = found.demands, found.temp
+        return found.compiled, source
 
     def _ask(self, request: bytes) -> runtime.Linkable:
         """Send one request to the process, started if need be, and wait for its answer."""

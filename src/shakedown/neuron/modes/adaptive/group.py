@@ -37,6 +37,7 @@ class Fused:
     seconds: float = 0.0  # to compile, in the background
     saves: int = 0  # bytes of results that a run does not return
     numbers: tuple[int, ...] = ()  # of the results returned, in order
+    temp: int = 0  # bytes that it needs besides its inputs and what it returns
     demands: list[Demand] = field(default_factory=list)  # of the data; then one more result says which is broken
 
     def __post_init__(self) -> None:

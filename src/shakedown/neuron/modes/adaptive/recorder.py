@@ -16,6 +16,8 @@ from typing import Any
 import jax.numpy as jnp
 
 from ... import config, events, runtime
+from ...ledger import ledger, note_peak
+from ...memory_limit import has_room
 from ...pending import Failed, Pending
 from ...places import stack_of_caller
 from ...plan import Plan
@@ -83,6 +85,8 @@ class Recorder:
             if self._stacks:
                 self._lines.append(stack_of_caller())
             plan.tally.runs += 1
+            if plan.temp:
+                note_peak(plan.temp)
             length = len(self._entries)
             self._nbytes += plan.nbytes
             if length == 1:
@@ -171,6 +175,7 @@ class Recorder:
                 return "fused"
             if group is not None:
                 group.runs_each += 1
+            ledger.replays = True
             segment.run_each(lambda index, given, error: recovered(segment, index, given, error, _at(lines, index)))
             self.operators["each"] += len(entries)
             return "each"
@@ -181,6 +186,8 @@ class Recorder:
         except BaseException as error:  # an interruption, too
             segment.abandon(segment.done, error)
             raise
+        finally:
+            ledger.replays = False
 
     def _program(self, segment: Segment, lines: list[str | None]) -> tuple[Fused | None, Group]:
         """The fused program for `segment` if one is ready; else has one compiled when the segment is not new."""
@@ -203,8 +210,12 @@ class Recorder:
         return None, group
 
     def _run_fused(self, segment: Segment, program: Fused, group: Group) -> bool:
-        """Run `segment` by `program`; False if it was made for other buffers."""
+        """Run `segment` by `program`; False if it was made for other buffers, or needs more memory than there is."""
         assert program.run is not None
+        if program.temp:
+            if not has_room(program.temp):
+                return False  # one by one, each of which was asked for
+            note_peak(program.temp)
         start_ns = time.perf_counter_ns() if events.listening else 0
         # What it consumes cannot be consumed again, so an interruption must not get between it and its results.
         with HeldBack() if 1 in program.consumes else _NOTHING_HELD:

@@ -176,11 +176,11 @@ class CompiledGraph:
             with took.lowering():
                 program, mutated, outputs = self._lower(views)
             needs = Needs(program)
-            needs.begin()
             # What the graph writes it may as well consume: the memory becomes the result's.
             run = runtime.compile(program, program.name, holds="graph", donate=mutated)
             try:
                 with took.first_run():
+                    needs.learn(run, [*buffers, rng.example_key()] if self.random else buffers)
                     results = self._consuming(run, program, storages, buffers, random_key)
             except Exception as error:
                 for i, host in hosts.items():
@@ -189,7 +189,6 @@ class CompiledGraph:
             if self.profile is not None:
                 self.profile.announce()
             self._note(program, run, [s.buffer if b is None else b for s, b in zip(storages, buffers)], took)
-        needs.learn(run)
         self.programs[tuple(layouts)] = entry = run, mutated, outputs, program, needs
         return entry, results
 

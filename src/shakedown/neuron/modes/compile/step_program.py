@@ -335,12 +335,15 @@ class StepGraph:
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+                self.needs.learn(run, [*buffers, *more])
                 results = run(*buffers, *more)
+        except torch.OutOfMemoryError:
+            rng.give_back(None, self.random)
+            raise
         except LoweringError as error:
             raise _unlowered(error) from error
         if self.profile is not None:
             self.profile.announce()
-        self.needs.learn(run)
         self.ran = True
         return results
 
