@@ -181,12 +181,12 @@ def test_an_operator_whose_lowering_fails_when_it_is_traced_runs_outside(monkeyp
     assert f"called at {__file__}:" in str(caught.value)
 
 
-def test_without_fallback_execution_it_is_an_error_that_names_operator_and_line():
+def test_with_one_program_it_is_an_error_that_names_operator_and_line():
     def function(x):
         return twice(x + 1)  # refused
 
-    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="fallback_execution is off") as caught:
-        compiled(function, options={"fallback_execution": False})(torch.ones(2, device="neuron"))
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="one_program asks for that") as caught:
+        compiled(function, options={"one_program": True})(torch.ones(2, device="neuron"))
     assert f"breaks.twice.default (no lowering) called at {__file__}:{line_of('refused')}" in str(caught.value)
 
 

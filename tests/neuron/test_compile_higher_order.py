@@ -242,7 +242,7 @@ def test_a_demand_on_values():
         torch._assert_async((x > 0).all(), "must be positive")
         return x + 1
 
-    run = compiled(function, options={"fallback_execution": False})
+    run = compiled(function, options={"one_program": True})
     assert run(torch.ones(2, device="neuron")).tolist() == [2, 2]
     with pytest.raises(RuntimeError, match="must be positive"):
         run(-torch.ones(2, device="neuron"))
@@ -254,4 +254,4 @@ def test_what_has_no_lowering_says_its_name():
             return torch.ops.higher_order.inline_asm_elementwise(x, asm_str="", constraints="", dtype=torch.float32)
 
     with pytest.raises(Exception, match="inline_asm_elementwise"):
-        compiled(Constant(), options={"fallback_execution": False})(torch.ones(2, device="neuron"))
+        compiled(Constant(), options={"one_program": True})(torch.ones(2, device="neuron"))

@@ -107,6 +107,7 @@ def test_own_options_do_not_warn_and_the_model_has_its_name():
     ("given", "said"),
     [
         ({"fallback_execution": 1}, "fallback_execution .* is 1: it must be True or False"),
+        ({"one_program": None}, "one_program .* is None: it must be True or False"),
         ({"retain_device": "yes"}, "retain_device .* is 'yes': it must be True or False"),
         ({"model_name": 3}, "model_name .* is 3: .* must be a string"),
         ({"model_name": "../up"}, r"model_name .* is '\.\./up'"),
@@ -122,21 +123,44 @@ def test_a_variable_of_a_wrong_value_is_an_error(monkeypatch):
     assert "SHAKEDOWN_RETAIN_DEVICE='perhaps'" in str(refusal(lambda: compiled(lambda x: x + 1)(ones(2))))
 
 
-def test_without_fallback_execution_what_cannot_be_lowered_is_an_error():
-    run = compiled(quantised, options={"fallback_execution": False})
+def test_with_one_program_what_cannot_be_lowered_is_an_error():
+    run = compiled(quantised, options={"one_program": True})
     error = refusal(lambda: run(ones(4)))
     assert isinstance(error, GraphNotLowered)
     assert "fake_quantize_per_tensor_affine" in str(error)
     assert "no lowering" in str(error)
 
 
-def test_the_variable_forbids_fallback_and_the_option_overrides_it(monkeypatch):
+@pytest.mark.parametrize("variable", [None, "1"])
+def test_a_graph_that_the_compiler_refuses_is_an_error_unless_variable_or_option_says_otherwise(monkeypatch, variable):
+    def function(x):
+        return torch.erfinv(x) * 3
+
+    if variable is not None:
+        monkeypatch.setenv("TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION", variable)
+    x = ones(5) / 2
+    run = compiled(function)
+    with monkeypatch.context() as broken:
+        broken.setenv("NEURON_CC_FLAGS", f"--invalid-options-{variable}")
+        with pytest.raises(
+            GraphNotLowered, match=r"COMPILATION FAILED: .*model_default(?s:.*)DISABLE_FALLBACK_EXECUTION=0"
+        ):
+            run(x)
+        for option, off in (({"fallback_execution": True}, variable), (None, "0")):
+            torch._dynamo.reset()
+            if off is not None:
+                broken.setenv("TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION", off)
+            with pytest.warns(UserWarning, match="operator by operator"):
+                result = compiled(function, options=option)(x)
+            torch.testing.assert_close(result.cpu(), function(x.cpu()))
+    torch.testing.assert_close(run(x).cpu(), function(x.cpu()))  # what failed is tried again
+
+
+def test_without_fallback_execution_a_graph_is_split_all_the_same(monkeypatch):
     monkeypatch.setenv("TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION", "1")
-    assert isinstance(refusal(lambda: compiled(quantised)(ones(4))), GraphNotLowered)
-    torch._dynamo.reset()
     with pytest.warns(UserWarning, match="fake_quantize"):
-        result = compiled(quantised, options={"fallback_execution": True})(ones(4))
-    assert torch.equal(result.cpu(), quantised(torch.ones(4)))
+        result = compiled(lambda x: quantised(x) * 2, options={"fallback_execution": False})(ones(4))
+    assert torch.equal(result.cpu(), quantised(torch.ones(4)) * 2)
 
 
 # --- devices of inputs and results --------------------------------------------------------------------------------------

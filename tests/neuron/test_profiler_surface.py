@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import time
 from pathlib import Path
 from typing import Any
@@ -156,3 +158,13 @@ def test_event_filters(step, tmp_path):
     for wrong in ({"cores": [0]}, {"types": ["kernel"]}, {"nc": ["a"]}):
         with pytest.raises(ValueError, match="event_filters"):
             NeuronProfiler(event_filters=wrong)
+
+
+def test_a_configuration_is_copied_and_sent_to_other_processes():
+    config = NeuronConfig(modes=["device", "cpu_util"], max_events_per_nc=7, capture_enabled_for_nc="0,2-3")
+    for again in (pickle.loads(pickle.dumps(config)), copy.copy(config), copy.deepcopy(config)):
+        assert repr(again) == repr(config)
+        assert (again.cores, again.kinds) == (config.cores, config.kinds)
+        with profile(activities=BOTH, experimental_config=again) as prof:
+            torch.ones(3, device="neuron") * 2
+        assert any(e.name == "aten::mul.Tensor" for e in prof.events())

@@ -52,6 +52,29 @@ def test_ours_counts_before_torchneurons_and_it_is_known_which_counted(monkeypat
     assert (config.CACHE(), config.CACHE.set_by()) == (True, "SHAKEDOWN_CACHE")
 
 
+def test_an_empty_variable_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As scripts write it that clear a variable for one command: ``NEURON_FALLBACK_ENABLED= python train.py``."""
+    for setting in SETTINGS:
+        for name in setting.names:
+            monkeypatch.setenv(name, "")
+        assert (setting(), setting.set_by(), setting.problem()) == (setting.default, None, ""), setting.name
+    monkeypatch.setenv("TORCH_NEURONX_NEFF_CACHE_DIR", "/there")
+    assert (config.CACHE_DIR(), config.CACHE_DIR.set_by()) == (Path("/there"), "TORCH_NEURONX_NEFF_CACHE_DIR")
+
+
+def test_env_says_which_of_two_names_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_NEURONX_NEFF_CACHE_DIR", "/theirs")
+    monkeypatch.setenv("SHAKEDOWN_CACHE_DIR", "/ours")
+    code, text, _ = shown("--set-only")
+    assert code == 0
+    assert "SHAKEDOWN_CACHE_DIR = /ours, set by SHAKEDOWN_CACHE_DIR" in text
+    assert "TORCH_NEURONX_NEFF_CACHE_DIR=/theirs is set as well, and does not count" in text
+    (row,) = json.loads(shown("--set-only", "--json")[1])["variables"]
+    assert row["passed_over"] == {"TORCH_NEURONX_NEFF_CACHE_DIR": "/theirs"}
+    monkeypatch.delenv("SHAKEDOWN_CACHE_DIR")
+    assert "does not count" not in shown("--set-only")[1]
+
+
 @pytest.mark.parametrize(
     ("parse", "good", "bad"),
     [

@@ -212,6 +212,7 @@ def test_a_graph_that_cannot_be_compiled_runs_operator_by_operator_or_is_refused
 
     x, y = pair()
     monkeypatch.setenv("NEURON_CC_FLAGS", "--invalid-in-graphs")
+    monkeypatch.setenv("TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION", "0")
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         result = torch.compile(function, backend="neuron")(*on_device(x, y))
@@ -237,16 +238,22 @@ def test_a_graph_whose_program_breaks_runs_operator_by_operator_or_is_refused(mo
 
     x, y = pair()
     there = on_device(x, y)
-    for variable, value in ((STRICT, "1"), ("NEURON_FALLBACK_ENABLED", "0"), (STRICT, "0")):
+    for variable, value, runs in (
+        (STRICT, "1", True),
+        ("NEURON_FALLBACK_ENABLED", "0", True),
+        (STRICT, "0", None),
+        (STRICT, "0", True),
+    ):
         torch._dynamo.reset()
         sick[0] = False
-        compiled = torch.compile(function, backend="neuron")
+        options = None if runs is None else {"fallback_execution": runs}
+        compiled = torch.compile(function, backend="neuron", options=options)
         torch.testing.assert_close(compiled(*there).cpu(), function(x, y))
         sick[0] = True
         with monkeypatch.context() as more, warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             more.setenv(variable, value)
-            if value == "0" and variable == STRICT:
+            if value == "0" and variable == STRICT and runs:
                 torch.testing.assert_close(compiled(*there).cpu(), function(x, y))
                 assert any("operator by operator" in str(w.message) for w in said)
                 continue

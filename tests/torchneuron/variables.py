@@ -157,16 +157,26 @@ def artefacts():
 
 @variable("TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION")
 def no_fallback_execution():
-    """A graph that cannot be compiled in full is an error; the option `fallback_execution` overrides the variable"""
-    torch._dynamo.reset()
-    with variables(TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION="1"):
-        with pytest.raises(RuntimeError):
-            torch.compile(quantised, backend="neuron")(torch.ones(4, device="neuron"))
+    """On by default: a graph that cannot be compiled is an error; the option `fallback_execution` overrides the variable"""
+
+    def function(x):
+        return x * 2 + 1
+
+    def answer(**options):
         torch._dynamo.reset()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            compiled = torch.compile(quantised, backend="neuron", options={"fallback_execution": True})
-            assert compiled(torch.ones(4, device="neuron")).tolist() == [1] * 4
+            return torch.compile(function, backend="neuron", **options)(torch.ones(4, device="neuron")).tolist()
+
+    for value in (None, "1"):
+        with variables(**INVALID, **({} if value is None else {"TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION": value})):
+            with pytest.raises(RuntimeError):
+                answer()
+            assert answer(options={"fallback_execution": True}) == [3] * 4
+    with variables(**INVALID, TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION="0"):
+        assert answer() == [3] * 4
+        with pytest.raises(RuntimeError):
+            answer(options={"fallback_execution": False})
 
 
 @variable("TORCH_NEURONX_DYNAMO_DISABLE_CPU_AUTOCOPY")

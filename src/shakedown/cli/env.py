@@ -45,6 +45,7 @@ def table() -> list[dict[str, Any]]:
     """One row for each setting, as plain values.
 
     ``names``: the variables that are asked, in this order; ``set_by``: the one that gives the value, None for the default;
+    ``passed_over``: those that are set as well, and do not count;
     ``source``: where TorchNeuron's name is described, "ours" for a name that only this package has; ``problem``: why the
     value cannot be read, in which case ``value`` is None, or the default for ``lenient`` variables, which only warn.
     """
@@ -61,6 +62,7 @@ def table() -> list[dict[str, Any]]:
                 "names": list(setting.names),
                 "opposite": setting.opposite,
                 "set_by": name,
+                "passed_over": setting.passed_over(),
                 "value": _plain(value),
                 "default": _plain(setting.default),
                 "kind": setting.kind,
@@ -105,7 +107,9 @@ def _print(console: Console, title: str, rows: list[dict[str, Any]]) -> None:
         console.print(f"[bold]{first}[/] = {value}[bold]{by}[/]  [dim]({escape(facts)})[/]", highlight=False)
         for other in others:
             switch = ", the other way round" if other == row["opposite"] else ""
-            console.print(f"    or {other}{switch}", highlight=False)
+            given = row["passed_over"].get(other)
+            unused = "" if given is None else f"; {other}={given} is set as well, and does not count"
+            console.print(f"    or {other}{switch}[yellow]{escape(unused)}[/]", highlight=False)
         console.print(f"    {escape(row['help'])}", highlight=False)
         if row["differs"]:
             console.print(f"    unlike TorchNeuron: {escape(row['differs'])}", highlight=False)

@@ -6,7 +6,9 @@ import os
 import time
 from pathlib import Path
 
-from .setting import Setting, choice, cores, count, flag, level, size, some_of
+from .core_memory import memory_of
+from .setting import Setting, choice, cores, count, flag, level, some_of
+from .setting import text_of as text_of
 
 STARTED = time.time()  # seconds since the epoch: this module is the first of the device's that a process loads
 
@@ -186,9 +188,9 @@ ADAPTIVE_MEMORY = Setting(
 MEMORY_LIMIT: Setting[int | None] = Setting(
     "SHAKEDOWN_MEMORY_LIMIT",
     None,
-    size,
-    "bytes that tensors on the device may take at most (24GiB); a request above it raises torch.OutOfMemoryError. Read at first "
-    "use; torch.neuron.set_memory_limit changes it",
+    memory_of,
+    "what the device may hold at most: bytes (24GiB), or the published memory of a core (trn2, trn2:lnc1, trn3, ...); a request "
+    "above it raises torch.OutOfMemoryError. Read at first use; torch.neuron.set_memory_limit changes it",
 )
 ADAPTIVE_TIMEOUT = Setting(
     "SHAKEDOWN_ADAPTIVE_TIMEOUT",
@@ -213,12 +215,12 @@ DEFAULT_BACKEND = Setting(
 )
 DISABLE_FALLBACK_EXECUTION = Setting(
     "SHAKEDOWN_DISABLE_FALLBACK_EXECUTION",
-    False,
+    True,
     flag,
-    "torch.compile: a graph that cannot be compiled in full is an error; the option fallback_execution overrides it",
+    "torch.compile: a graph that the compiler refuses, or whose program breaks, is an error; off: it runs operator by operator. "
+    "The option fallback_execution overrides it",
     alias="TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION",
     source="docs",
-    differs="off by default, where TorchNeuron 2.33 documents on: a first run says all that is missing (docs/compile.md)",
 )
 RETAIN_DEVICE = Setting(
     "SHAKEDOWN_RETAIN_DEVICE",

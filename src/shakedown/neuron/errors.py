@@ -8,10 +8,11 @@ ShakedownError
 ├── FallbackRefused        an operator with a lowering failed, and a setting forbids its retreat to the CPU
 ├── KernelError            a custom kernel does not accept its arguments, or does not do what was said of it
 ├── LoweringError          an operator has no StableHLO form for these arguments: the caller falls back to the CPU
+│   └── ProgramFailed          a captured graph's program was refused by the compiler, or broke
 ├── UnsupportedByProfile   the active support profile refuses what was asked for
 ├── UnsupportedCompileOption   torch.compile was asked for what the backend refuses
 ├── UnsupportedStep        compile_step was given a step that cannot be one program
-├── GraphNotLowered        a captured graph cannot be compiled in full, and fallback_execution is off
+├── GraphNotLowered        a captured graph cannot be compiled, or not in full, and options say that this is an error
 └── BucketingError         a call cannot be padded to a bucket as asked
     ├── TooLong                it is longer than the largest bucket, and such calls are to be refused
     ├── TooManyPrograms        it would be one program more than `max_programs`
@@ -66,6 +67,13 @@ class LoweringError(ShakedownError):
         self.reason, self.node = reason, node
 
 
+class ProgramFailed(LoweringError):
+    """The program of a captured graph was refused by the compiler, or broke as it ran; its operators may run one by one.
+
+    ``reason`` begins with ``COMPILATION FAILED`` or ``EXECUTION FAILED``, and names the graph.
+    """
+
+
 class UnsupportedByProfile(ShakedownError, NotImplementedError):
     """The active support profile refuses the call. The message names the profile, its rule and the rule's source."""
 
@@ -79,7 +87,9 @@ class UnsupportedStep(ShakedownError):
 
 
 class GraphNotLowered(ShakedownError):
-    """``torch.compile`` with ``fallback_execution`` off met a graph that cannot be one program. The message says why."""
+    """A graph of ``torch.compile`` has no program that works, without ``fallback_execution``; or it is not one program, with
+    ``one_program``. The message says why.
+    """
 
 
 def said_by(error: Exception) -> str:

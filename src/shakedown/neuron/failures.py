@@ -15,7 +15,15 @@ from typing import Any, Literal, NoReturn, TypeAlias
 import torch
 
 from . import config, fallback, places, refusals
-from .errors import CompilationFailed, FallbackRefused, KernelError, LoweringError, ShakedownError, said_by
+from .errors import (
+    CompilationFailed,
+    FallbackRefused,
+    KernelError,
+    LoweringError,
+    ProgramFailed,
+    ShakedownError,
+    said_by,
+)
 from .operators import Operator, qualified_name
 from .plan import FallbackPlan
 
@@ -152,7 +160,7 @@ def of_graph(name: str, error: Exception, consuming: bool) -> NoReturn:
     """Raise for a graph whose program failed with `error` when it was run, though it had run before.
 
     Raises:
-        LoweringError: it may run operator by operator; nothing has been consumed or written.
+        ProgramFailed: it may run operator by operator; nothing has been consumed or written.
         ShakedownError: it may not, or its inputs are gone (`consuming`).
         Exception: `error`, if it is one of the device's own.
     """
@@ -161,7 +169,7 @@ def of_graph(name: str, error: Exception, consuming: bool) -> NoReturn:
     text = f"EXECUTION FAILED: {name}: {said_by(error)}"
     if consuming or _forbidden_by("EXECUTION"):
         raise ShakedownError(text) from error
-    raise LoweringError(text) from error
+    raise ProgramFailed(text) from error
 
 
 def called_at(graph: torch.fx.Graph, operator: str) -> str:

@@ -132,9 +132,9 @@ _KINDS: dict[Any, str] = {
 class Setting(Generic[T]):
     """One environment variable. ``setting()`` gives its value now; nothing is cached.
 
-    ``alias`` is TorchNeuron's variable of the same meaning, which counts where ours is not set; ``opposite`` one that switches
-    off what ours switches on. ``source`` says where TorchNeuron's name is described ("" for a setting that only we have),
-    ``effect`` whether it does something here or is only accepted, and ``differs`` how its meaning or default differs from
+    ``alias`` is TorchNeuron's variable of the same meaning, which counts where ours is not set, or empty; ``opposite`` one that
+    switches off what ours switches on. ``source`` says where TorchNeuron's name is described ("" for a setting that only we
+    have), ``effect`` whether it does something here or is only accepted, and ``differs`` how its meaning or default differs from
     TorchNeuron's. A value of ``lenient`` variables that cannot be read is a warning and the default, as it is there.
     """
 
@@ -160,8 +160,13 @@ class Setting(Generic[T]):
         return _KINDS.get(self.parse) or (self.parse.__doc__ or "text").splitlines()[0]
 
     def set_by(self) -> str | None:
-        """The variable that gives the value now; None where it is the default."""
-        return next((n for n in self.names if n in os.environ), None)
+        """The variable that gives the value now; None where it is the default. One that is empty is not set."""
+        return next((n for n in self.names if os.environ.get(n)), None)
+
+    def passed_over(self) -> dict[str, str]:
+        """Variables that are set too, and do not count because another does."""
+        counts = self.set_by()
+        return {n: os.environ[n] for n in self.names if n != counts and os.environ.get(n)}
 
     def problem(self) -> str:
         """Why the value cannot be read; "" where it can."""

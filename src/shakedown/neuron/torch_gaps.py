@@ -102,8 +102,26 @@ def _close_storages() -> None:
     _for_our_storages("resize_", _refuse("resize_()", "resize a tensor instead, which gives it a larger storage"))
     for name in ("_byteswap", "byteswap"):
         _for_our_storages(name, _refuse("byteswap()", move))
-    for name in ("_write_file", "_set_from_file"):
-        _for_our_storages(name, _refuse("raw file access", move))
+    for name in ("_share_fd_cpu_", "_share_filename_cpu_"):  # what queues and arguments of other processes go through
+        _for_our_storages(name, _refuse("memory that processes share", "send tensor.cpu() to another process"))
+    # What `pickle` and the older file format go through (`torch.save(..., _use_new_zipfile_serialization=False)`).
+    _for_our_storages("_write_file", _write_to_file)
+    _for_our_storages("_set_from_file", _read_from_file)
+
+
+def _write_to_file(storage: torch.UntypedStorage, file: Any, is_real: bool, save_size: bool, item: int) -> None:
+    """As PyTorch's, by way of the host. (PyTorch's own reads arguments that are not there.)"""
+    _flat(storage).cpu().untyped_storage()._write_file(file, is_real, save_size, item)
+
+
+def _read_from_file(
+    storage: torch.UntypedStorage, file: Any, offset: Any, is_real: bool, item: int
+) -> torch.UntypedStorage:
+    """Fill `storage` from a file, by way of the host: one of another size than the file says is an error, and left alone."""
+    host = torch.UntypedStorage(storage.nbytes())
+    host._set_from_file(file, offset, is_real, item)
+    _flat(storage).copy_(torch.empty(0, dtype=torch.uint8).set_(host))
+    return storage
 
 
 def _close_constructor() -> None:

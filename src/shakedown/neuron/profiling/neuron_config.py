@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from torch._C._profiler import _ExperimentalConfig
 
@@ -63,6 +64,10 @@ class NeuronConfig(_ExperimentalConfig):
         self.kinds: frozenset[str] = frozenset().union(*(KINDS.get(m, frozenset()) for m in self.modes))
         self._say("neff_cache_dir", neff_cache_dir is not None)
         self._say("precache_node_info", not precache_node_info)
+
+    def __reduce__(self) -> Any:  # the base class keeps its own state in C++, where none of this is
+        given = (self.modes, self.max_events_per_nc, self.capture_enabled_for_nc, self.profile_output_dir)
+        return type(self), (*given, self.neff_cache_dir, self.precache_node_info)
 
     @staticmethod
     def _say(name: str, given: bool) -> None:

@@ -46,7 +46,7 @@ def neuron(
     Raises:
         UnsupportedCompileOption: sizes are symbolic (``dynamic=True``), an option has a wrong value, or inputs are on the
             CPU or on several devices where an option forbids it.
-        GraphNotLowered: the graph cannot be compiled in full, and ``fallback_execution`` is off.
+        GraphNotLowered: the graph cannot be one program, and the option ``one_program`` asks for that.
         UnsupportedByProfile: the active support profile refuses what was asked for.
     """
     _start()

@@ -6,6 +6,7 @@ import contextlib
 import time
 import weakref
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, NoReturn, TypeAlias
 
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ... import config, events, failures, profiles, rng, runtime
 from ...buffer import Template, storage_nbytes, template
-from ...errors import CompilationFailed, KernelError, LoweringError, said_by
+from ...errors import CompilationFailed, KernelError, LoweringError, ProgramFailed, said_by
 from ...graph import GraphLowering
 from ...graph_higher_order import is_random
 from ...lowering.checks import Demand
@@ -31,6 +32,10 @@ from .metrics import Stopwatch
 from .options import Options
 
 graphs: weakref.WeakSet[Any] = weakref.WeakSet()  # that are alive, and steps that are compiled whole
+
+# As functions, for ``map``: a call of a graph takes every parameter of a model.
+_storage_of, _stride_of, _offset_of = torch.Tensor.untyped_storage, torch.Tensor.stride, torch.Tensor.storage_offset
+_buffer_of = attrgetter("buffer")
 
 # Makes one output of the graph from the call's inputs and the program's fresh buffers.
 _Output: TypeAlias = Callable[[list[Any], list[Any]], Any]
@@ -75,6 +80,7 @@ class CompiledGraph:
         self.apart = _without_examples_storage(module.graph)
         self.tally = events.tally(f"graph::{name}")
         self.random = sum(map(is_random, module.graph.nodes))  # operators that draw
+        self.recorded = adaptive.enabled()  # for good: inputs may be values that are recorded and not computed yet
         self.programs: dict[Any, _Entry] = {}
         self.recent: tuple[list[Any] | None, _Entry | None] = (
             None,
@@ -94,13 +100,12 @@ class CompiledGraph:
                 arguments[i] = arguments[i].contiguous()
         try:
             # This is on the path of every call, for every parameter of a model.
-            storages = [a.untyped_storage() for a in arguments]
-            buffers = [s.buffer for s in storages]
-            layouts = [a.stride() for a in arguments]
-            layouts += [a.storage_offset() for a in arguments]
-        except AttributeError:  # a number, or a tensor of the CPU
+            storages = list(map(_storage_of, arguments))
+            buffers = list(map(_buffer_of, storages))
+            layouts = [*map(_stride_of, arguments), *map(_offset_of, arguments)]
+        except (AttributeError, TypeError):  # a tensor of the CPU, or a number
             storages, buffers, layouts = self._moved(arguments, hosts)
-        if Pending in set(map(type, buffers)):
+        if self.recorded and Pending in set(map(type, buffers)):
             buffers = [settled(b, "compiled graph") for b in buffers]
         entry = self.recent[1] if layouts == self.recent[0] else None
         if entry is None:
@@ -223,7 +228,7 @@ class CompiledGraph:
     def _blame(self, error: Exception) -> NoReturn:
         """Raise `error` of a first run: as a LoweringError that names the node, if it came from tracing a lowering."""
         if isinstance(error, CompilationFailed) and config.FALLBACK_ENABLED() and not config.STRICT_FALLBACK():
-            raise LoweringError(str(error)) from error  # operator by operator it may do
+            raise ProgramFailed(str(error)) from error  # operator by operator it may do
         step = getattr(error, "failing_step", None)
         if step is None or isinstance(error, KernelError):
             raise error

@@ -19,14 +19,16 @@ from ...log import warn_once
 class Options:
     """The backend's own options of one graph that Dynamo captured.
 
-    ``model_name`` begins the names of its programs and artefacts, lower-cased. ``fallback_execution``: what cannot be one
-    program may run in another way; without it that is an error. ``retain_device``: results go back to the device that all
+    ``model_name`` begins the names of its programs and artefacts, lower-cased. ``fallback_execution``: where the program cannot
+    be compiled, or breaks, the operators run one by one; without it that is an error. ``one_program``: so is an operator that
+    no program can hold, around which a graph is split otherwise. ``retain_device``: results go back to the device that all
     inputs are on. ``copies_cpu_inputs``: CPU tensors given to the graph are copied to the device; without it they are
     refused (a variable alone decides this).
     """
 
     model_name: str = "model_default"
-    fallback_execution: bool = True
+    fallback_execution: bool = False
+    one_program: bool = False
     retain_device: bool = False
     copies_cpu_inputs: bool = True
 

@@ -19,7 +19,7 @@ from torch.fx import GraphModule, Node
 
 from ... import config, dispatch, events, fallback, profiles, rng, transfer
 from ...buffer import is_device_tensor
-from ...errors import GraphNotLowered, LoweringError, UnsupportedByProfile, UnsupportedCompileOption
+from ...errors import GraphNotLowered, LoweringError, ProgramFailed, UnsupportedByProfile, UnsupportedCompileOption
 from ...graph import RANDOM_NUMBER
 from ...graph_higher_order import is_random
 from ...places import line_of_node
@@ -62,7 +62,8 @@ class Graph:
     piece of.
 
     Raises:
-        GraphNotLowered: an operator has to run outside, and ``fallback_execution`` is off.
+        GraphNotLowered: an operator has to run outside, with ``one_program``; or, when it is called, a program cannot be
+            compiled or breaks, without ``fallback_execution``.
         UnsupportedByProfile: the same under ``fullgraph=True`` and a support profile: there it is an error.
         UnsupportedCompileOption: sizes depend on data.
     """
@@ -91,6 +92,11 @@ class Graph:
         except LoweringError as error:  # found when it was traced for these inputs: nothing has run yet
             if key is None and form.random:
                 _give_back_keys(form.random)
+            if isinstance(error, ProgramFailed) and not self.options.fallback_execution:
+                raise GraphNotLowered(
+                    f"{error.reason}\n  {config.DISABLE_FALLBACK_EXECUTION.alias}=0, or the option fallback_execution=True, runs "
+                    "the operators of such a graph one by one instead"
+                ) from error
             if error.node is None:
                 self.form = self._by_operator(error.reason)
             else:
@@ -130,9 +136,9 @@ class Graph:
         """Say once that this graph is not one program; or refuse it, where the user or the profile does not want that."""
         listed = "; ".join(map(str, split.outside[:4]))
         listed += f"; and {len(split.outside) - 4} more" if len(split.outside) > 4 else ""
-        if not self.options.fallback_execution:
+        if self.options.one_program:
             raise GraphNotLowered(
-                f'backend "neuron" cannot make one program of graph {self.name}, and fallback_execution is off: '
+                f'backend "neuron" cannot make one program of graph {self.name}, and the option one_program asks for that: '
                 f"{listed or split.reason}"
             )
         if self.one_graph and profiles.active is not None:
