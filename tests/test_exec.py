@@ -176,7 +176,7 @@ def test_adaptive_and_as_a_module(tmp_path, losses_of_the_cpu):
     found = read(tmp_path / "out.json")
     assert found.main is not None
     assert found.main.adaptive
-    assert found.environment["SHAKEDOWN_MEMORY_LIMIT"] == str(1 << 30)
+    assert found.environment["SHAKEDOWN_MEMORY_LIMIT"] == "1GiB"
     assert "rehearsal" not in done.stderr
 
 

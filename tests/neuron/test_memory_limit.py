@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from shakedown.neuron import compile_step, config
+from shakedown.neuron import compile_step, config, core_memory, memory_limit
 from shakedown.neuron.errors import ConfigError
 from shakedown.neuron.sizes import readable
+from shakedown.readiness import projection
 
 pytestmark = pytest.mark.usefixtures("cheap_collections")
 n = torch.neuron
@@ -336,32 +337,65 @@ def test_fractions():
         n.set_per_process_memory_fraction(0.5, "cpu")
 
 
-@pytest.mark.parametrize("wrong", [0, -1, 1.5, "1GiB", True])
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, True, b"1GiB"])
 def test_a_limit_is_a_number_of_bytes(wrong):
     with pytest.raises(ValueError, match="whole number of bytes"):
         n.set_memory_limit(wrong)
 
 
-@pytest.mark.parametrize(
-    ("text", "nbytes"),
-    [("25769803776", 24 << 30), ("24GiB", 24 << 30), ("1.5 kb", 1500), ("2 MiB", 2 << 20), ("7B", 7)],
-)
+SIZES = [("25769803776", 24 << 30), ("24GiB", 24 << 30), ("1.5 kb", 1500), ("2 MiB", 2 << 20), ("7B", 7)]
+
+
+@pytest.mark.parametrize(("text", "nbytes"), SIZES)
 def test_the_variable(monkeypatch, text, nbytes):
     monkeypatch.setenv("SHAKEDOWN_MEMORY_LIMIT", text)
     assert config.MEMORY_LIMIT() == nbytes
-    from shakedown.neuron import memory_limit
-
+    monkeypatch.setattr(memory_limit, "_chosen", False)
+    assert (
+        n.memory_limit() == nbytes == n.mem_get_info()[1] == n.get_device_properties().total_memory
+    )  # before the first use
     memory_limit.limit_by_variable()
-    assert n.memory_limit() == nbytes
+    monkeypatch.delenv("SHAKEDOWN_MEMORY_LIMIT")
+    assert n.memory_limit() == nbytes == n.mem_get_info()[1] == n.get_device_properties().total_memory
     if nbytes < 10_000:
         assert "SHAKEDOWN_MEMORY_LIMIT" in refused(kib, 64)
+    n.set_memory_limit(text)
+    assert n.memory_limit() == nbytes
 
 
-@pytest.mark.parametrize("text", ["0", "-3", "many", "3 parsec", "1e3", ""])
+def test_the_memory_of_a_core(monkeypatch):
+    """By the published figures that projections have: a core's share of its chip."""
+    figures = projection.load()
+    for instance in figures.instances:
+        chip = figures.chip_of(instance)
+        for name in (instance, chip.family):
+            for cores in (1, 2):
+                n.set_memory_limit(f"{name}:lnc{cores}")
+                assert n.memory_limit() == chip.memory.value / chip.physical_cores.value * cores
+            n.set_memory_limit(name.upper())
+            assert n.memory_limit() == chip.memory.value / chip.logical_cores
+    n.set_memory_limit("trn2")
+    assert n.memory_limit() == 24 << 30
+    assert "a limit, set by torch.neuron.set_memory_limit('trn2')." in refused(
+        lambda: torch.empty(1 << 40, device="neuron")
+    )
+    monkeypatch.setenv("NEURON_LOGICAL_NC_CONFIG", "1")
+    monkeypatch.setenv("SHAKEDOWN_MEMORY_LIMIT", "trn3")
+    assert config.MEMORY_LIMIT() == 18 << 30
+    assert set(core_memory.names()) == {"trn2", "trn3", *figures.instances}
+
+
+@pytest.mark.parametrize(
+    "text", ["0", "-3", "many", "3 parsec", "1e3", "trn1", "trn2:lnc0", "trn2:lnc3", "trn2:", "trn2:24GiB"]
+)
 def test_a_wrong_variable(monkeypatch, text):
     monkeypatch.setenv("SHAKEDOWN_MEMORY_LIMIT", text)
-    with pytest.raises(ConfigError, match="SHAKEDOWN_MEMORY_LIMIT.*24GiB"):
+    known = "24GiB.*trn2, trn3, .*:lnc1 or :lnc2"
+    with pytest.raises(ConfigError, match=f"SHAKEDOWN_MEMORY_LIMIT={text!r}.*{known}"):
         config.MEMORY_LIMIT()
+    with pytest.raises(ValueError, match=f"{text!r}.*{known}"):
+        n.set_memory_limit(text)
+    assert n.memory_limit() is None
 
 
 def test_more_than_the_machine_has():

@@ -29,7 +29,9 @@ def exec_(
     ] = None,
     profile: Annotated[str | None, typer.Option(help="Support profile whose limits are imitated.")] = None,
     cache: Annotated[str | None, typer.Option(help="Directory of the caches, or off.")] = None,
-    memory_limit: Annotated[str | None, typer.Option(help="Bytes that tensors may take, such as 24GiB.")] = None,
+    memory_limit: Annotated[
+        str | None, typer.Option(help="What the device may hold: 24GiB, or a core's memory: trn2, trn2:lnc1, trn3.")
+    ] = None,
     device_variable: Annotated[
         list[str] | None,
         typer.Option(help='NAME: this variable is "neuron" for the script; or NAME=VALUE. May be repeated.'),

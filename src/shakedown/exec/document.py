@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import linecache
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from shakedown.readiness.evidence.files import Frozen
 
-from .job import Outcome
+from .job import Outcome, Place
 
 LABEL = "rehearsal on the host's processor: not a measurement of Trainium"
 _ORDER: tuple[Outcome, ...] = ("not redirected", "redirected", "answered", "ignored")
@@ -55,25 +56,6 @@ class Memory(Frozen):
 
     peak_bytes: int | None
     bytes_at_end: int
-
-
-class Place(Frozen):
-    """A line that named CUDA. ``text`` is the line, ``rule`` the id of the rule of ``shakedown scan`` for the same thing.
-
-    ``library``: no line of the script led there. ``via``: the script's line called a library, which named CUDA there. A count of
-    0: it was found in the source, and whether it ran is not known.
-    """
-
-    file: str
-    line: int
-    call: str
-    became: str
-    outcome: Outcome
-    rule: str
-    library: bool
-    via: str = ""
-    count: int
-    text: str = ""
 
 
 class Process(Frozen):
@@ -121,6 +103,9 @@ class Document(Frozen):
     places: list[Place]
 
 
+_PLACES = TypeAdapter(list[Place])
+
+
 def gather(root: Path) -> tuple[dict[int, Process], list[Place], list[int]]:
     """What the processes left in the directory `root`: reports by process, all places, processes without a report."""
     processes: dict[int, Process] = {}
@@ -128,7 +113,7 @@ def gather(root: Path) -> tuple[dict[int, Process], list[Place], list[int]]:
     for file in sorted(root.glob("*.report.json")):
         try:
             raw = json.loads(file.read_text())
-            rows = [Place(**row) for row in raw.pop("places", [])]
+            rows = _PLACES.validate_python(raw.pop("places", []))
             process = Process(**raw)
         except (OSError, ValueError, TypeError, AttributeError):  # the directory is the script's to write into
             continue
@@ -142,10 +127,10 @@ def merged(places: list[Place]) -> list[Place]:
     """Each place once, with its line's text: the script's own first, what was not redirected before the rest."""
     found: dict[Place, int] = {}
     for place in places:
-        key = place.model_copy(update={"count": 0})
+        key = replace(place, count=0)
         found[key] = found.get(key, 0) + place.count
     rows = [
-        key.model_copy(update={"count": count, "text": linecache.getline(key.file, key.line).strip()[:200]})
+        replace(key, count=count, text=linecache.getline(key.file, key.line).strip()[:200])
         for key, count in found.items()
     ]
     return sorted(rows, key=lambda p: (p.library, _ORDER.index(p.outcome), p.file, p.line, p.call, p.via))

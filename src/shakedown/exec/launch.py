@@ -171,7 +171,8 @@ def _check_profile(name: str) -> None:
 
 def _memory(text: str) -> str:
     try:
-        return str(config.MEMORY_LIMIT.parse(text))
+        config.MEMORY_LIMIT.parse(text)
+        return text
     except ValueError as allowed:
         raise BadRequest(f"--memory-limit {text!r} must be {allowed}") from None
 
@@ -217,7 +218,7 @@ def run(request: Request) -> document.Document:
 _COMPARISONS = ("cuda-compare", "cuda-prefix")
 
 
-def _comparisons(target: tuple[str, ...]) -> list[document.Place]:
+def _comparisons(target: tuple[str, ...]) -> list[job.Place]:
     """Places of the script's source, and of what it imports of its own, that compare something with "cuda".
 
     What they compare is a string of Python's, which nothing can redirect; so they are found as ``shakedown scan`` finds them,
@@ -236,7 +237,7 @@ def _comparisons(target: tuple[str, ...]) -> list[document.Place]:
     except (BadInput, OSError, RecursionError):  # the script ran; what its source says is extra
         return []
     return [
-        document.Place(
+        job.Place(
             file=str(root_of(script.resolve()) / hit.path),
             line=hit.line,
             call=hit.text[:200],

@@ -6,13 +6,13 @@ import os
 import sys
 import sysconfig
 import threading
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from types import FrameType
 from typing import Any
 
 import torch
 
-from .job import Outcome
+from .job import Outcome, Place
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
@@ -21,26 +21,6 @@ _STANDARD = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "pla
 _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
 _TOOLS = ("typing_extensions.py",)  # wraps deprecated classes of PyTorch, and calls them
 _ranks: dict[str, int] = {}
-
-
-@dataclass(frozen=True)
-class Place:
-    """One line of the script's own code, or of a library where none led there (``library``).
-
-    ``via`` is the line of the library that the script called and that named CUDA, ``""`` where the script did. ``rule`` is the id
-    of the rule of ``shakedown scan`` that finds the same in a source, where there is one.
-    """
-
-    file: str
-    line: int
-    call: str
-    became: str
-    outcome: Outcome
-    rule: str
-    library: bool
-    via: str
-
-
 _lock = threading.Lock()
 _counts: dict[Place, int] = {}
 
@@ -101,7 +81,7 @@ def note(call: str, became: str, outcome: Outcome = "redirected", rule: str = ""
     """Count one more use of CUDA, at the innermost line of the script's own code, or of a library where there is none."""
     where, via = _where(_lines(sys._getframe(1)))
     file, line = where or ("", 0)
-    place = Place(file, line, call, became, outcome, rule, bool(file) and _rank(file) == 1, via)
+    place = Place(file, line, call, became, outcome, rule, library=bool(file) and _rank(file) == 1, via=via)
     with _lock:
         _counts[place] = _counts.get(place, 0) + 1
 

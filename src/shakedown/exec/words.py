@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..neuron.sizes import readable
-from .document import Document, Place, Process
+from .document import Document, Process
+from .job import Place
 
 _MOST = 8  # rows of a kind on the screen; files hold all
 _MOST_PLACES = 40

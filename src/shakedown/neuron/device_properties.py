@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import config, device, memory
+from . import memory
 from .autoload import DEVICE_NAME
-from .ledger import ledger
 
 
 @dataclass(frozen=True, repr=False)
@@ -22,12 +21,4 @@ class DeviceProperties:
 
 
 def properties_of(index: int) -> DeviceProperties:
-    return DeviceProperties(f"{DEVICE_NAME}:{index}", _total_memory())
-
-
-def _total_memory() -> int:
-    if ledger.limit is None and not device.is_initialized():
-        limit = config.MEMORY_LIMIT()  # which counts from the first use
-        if limit is not None:
-            return limit
-    return memory.total_memory()
+    return DeviceProperties(f"{DEVICE_NAME}:{index}", memory.total_memory())

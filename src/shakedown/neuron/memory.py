@@ -145,14 +145,16 @@ def empty_cache() -> None:
 def mem_get_info(device: Any = None) -> tuple[int, int]:
     """(free, total) bytes. The total is the limit where one is set, and the machine's memory otherwise."""
     check_device(device)
-    total = total_memory()
+    limit = memory_limit()
+    total = machine_memory() if limit is None else limit
     free = total - now()
-    return max(0, free if ledger.limit is not None else min(free, _available())), total
+    return max(0, min(free, _available()) if limit is None else free), total
 
 
 def total_memory() -> int:
     """Bytes that this process may allocate: the limit where one is set, and the machine's memory otherwise."""
-    return machine_memory() if ledger.limit is None else ledger.limit
+    limit = memory_limit()
+    return machine_memory() if limit is None else limit
 
 
 def _available() -> int:
@@ -190,7 +192,8 @@ def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
         ("Out of memory", stats["num_ooms"]),
     ]
     if not abbreviated:
-        counts.append(("Limit", "none" if ledger.limit is None else readable(ledger.limit)))
+        limit = memory_limit()
+        counts.append(("Limit", "none" if limit is None else readable(limit)))
     lines += [f"| {name:<20} {value:>{len(head) - 25}} |" for name, value in counts]
     return "\n".join([*lines, rule])
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
+from . import config, core_memory
 from .ledger import ledger, note_peak, now
 from .sizes import readable
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _limit: int | None = None  # bytes, as set; a fraction of it may be all that this process takes
 _limit_name = ""
 _fraction = 1.0
+_chosen = False  # whether the variable has had its say: the device has started, or somebody has set a limit
 
 
 def check_device(device: Any) -> None:
@@ -38,20 +40,48 @@ def machine_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def set_memory_limit(nbytes: int | None) -> None:
-    """Refuse whatever would make the device hold more than `nbytes`; None: no limit (ours; TorchNeuron has no such function).
+def set_memory_limit(limit: int | str | None) -> None:
+    """Refuse whatever would make the device hold more than `limit`; None: no limit (ours; TorchNeuron has no such function).
+
+    `limit` is in bytes, or a text as ``SHAKEDOWN_MEMORY_LIMIT`` has it: ``"24GiB"``, ``"trn2"``, ``"trn2:lnc1"``.
 
     Raises:
-        ValueError: `nbytes` is not a whole number above zero.
+        ValueError: `limit` is not a whole number above zero, and no such text.
     """
-    if nbytes is not None and (isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes <= 0):
-        raise ValueError(f"a memory limit is a whole number of bytes above zero, or None; got {nbytes!r}")
-    _set(nbytes, "torch.neuron.set_memory_limit")
+    global _chosen
+    name = "torch.neuron.set_memory_limit"
+    if isinstance(limit, str):
+        try:
+            nbytes = core_memory.memory_of(limit)
+        except ValueError as allowed:
+            raise ValueError(f"a memory limit of {limit!r} cannot be used: it must be {allowed}") from None
+        _set(nbytes, f"{name}({limit!r})")
+    elif limit is None or (isinstance(limit, int) and not isinstance(limit, bool) and limit > 0):
+        _set(limit, name)
+    else:
+        raise ValueError(
+            f'a memory limit is a whole number of bytes above zero, a text such as "24GiB", or None; got {limit!r}'
+        )
+    _chosen = True
 
 
 def memory_limit() -> int | None:
-    """The bytes that this process may hold: the limit, or the fraction of it that was asked for. None: as many as there are."""
+    """The bytes that this process may hold: the limit, or the fraction of it that was asked for. None: as many as there are.
+
+    Before the device's first use too: what the variable says will count then.
+
+    Raises:
+        ConfigError: the variable is no size, and nobody has set another limit.
+    """
+    if not _chosen:
+        nbytes = config.MEMORY_LIMIT()
+        if nbytes is not None:
+            return _part_of(nbytes)
     return ledger.limit
+
+
+def _part_of(nbytes: int) -> int:
+    return int(nbytes * _fraction) if _fraction < 1 else nbytes
 
 
 def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
@@ -82,20 +112,22 @@ def limit_by_variable() -> None:
     Raises:
         ConfigError: it is no size.
     """
-    from . import config
-
+    global _chosen
+    if _chosen:
+        return
     nbytes = config.MEMORY_LIMIT()
-    if nbytes is not None and _limit is None:
-        _set(nbytes, config.MEMORY_LIMIT.name)
+    if nbytes is not None:
+        text = config.text_of(config.MEMORY_LIMIT.name)
+        _set(nbytes, config.MEMORY_LIMIT.name + (f"={text}" if core_memory.is_name(text) else ""))
+    _chosen = True
 
 
 def _set(nbytes: int | None, name: str) -> None:
     global _limit, _limit_name
     _limit, _limit_name = nbytes, "" if nbytes is None else name
-    if _fraction < 1:
-        ledger.limit = int((machine_memory() if nbytes is None else nbytes) * _fraction)
-    else:
-        ledger.limit = nbytes
+    if nbytes is None:
+        nbytes = machine_memory() if _fraction < 1 else None
+    ledger.limit = None if nbytes is None else _part_of(nbytes)
 
 
 def make_room(nbytes: int) -> None:

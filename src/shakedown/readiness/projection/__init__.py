@@ -1,4 +1,4 @@
-"""Published figures of instances, for projections: :mod:`.instances` reads ``instances.toml`` and a user's own file."""
+"""Published figures of instances, for projections: :mod:`.instances` reads ``shakedown/instances.toml`` and a user's own file."""
 
 from .instances import Chip, Figure, Instance, Instances, load
 

@@ -12,7 +12,7 @@ from ..errors import BadInput
 from ..evidence import Frozen
 
 SCHEMA = "shakedown.instances/1"
-SHIPPED = Path(__file__).with_name("instances.toml")
+SHIPPED = Path(__file__).parents[2] / "instances.toml"  # which the device reads too
 
 
 class Figure(Frozen):
@@ -26,9 +26,10 @@ class Figure(Frozen):
 
 
 class Chip(Frozen):
-    """Figures of one chip. ``peak`` has dense rates of matrix products by dtype. None: not published."""
+    """Figures of one chip. ``family`` names the instances that carry it. ``peak`` has dense rates of matrix products by dtype. None: not published."""
 
     title: str
+    family: str = ""
     physical_cores: Figure
     physical_cores_per_logical_core: Figure
     peak: dict[str, Figure] = Field(default={})
