@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ... import config, events, failures, profiles, rng, runtime
-from ...buffer import Template, storage_nbytes, template
+from ...buffer import storage_nbytes, template
 from ...errors import CompilationFailed, KernelError, LoweringError, ProgramFailed, said_by
 from ...graph import GraphLowering
 from ...graph_higher_order import is_random
@@ -22,14 +22,16 @@ from ...lowering.checks import Demand
 from ...memory_limit import Needs
 from ...pending import Pending, settled, value_of
 from ...program import Builder, Program, Ref
-from ...transfer import empty, set_storage, to_device, to_host, view_on
+from ...transfer import to_device
 from ...views import View
 from .. import adaptive
 from ..adaptive.interrupts import HeldBack
 from . import artefacts, metrics
+from . import outputs as outputs_of
 from .consumed import OF_A_BUFFER, references
 from .metrics import Stopwatch
 from .options import Options
+from .outputs import Output
 
 graphs: weakref.WeakSet[Any] = weakref.WeakSet()  # that are alive, and steps that are compiled whole
 
@@ -37,11 +39,9 @@ graphs: weakref.WeakSet[Any] = weakref.WeakSet()  # that are alive, and steps th
 _storage_of, _stride_of, _offset_of = torch.Tensor.untyped_storage, torch.Tensor.stride, torch.Tensor.storage_offset
 _buffer_of = attrgetter("buffer")
 
-# Makes one output of the graph from the call's inputs and the program's fresh buffers.
-_Output: TypeAlias = Callable[[list[Any], list[Any]], Any]
 # What to call; numbers of the inputs that it writes, which are its first results; how to make the outputs; the program;
 # how much memory it needs.
-_Entry: TypeAlias = tuple[Callable[..., Any], list[int], list[_Output], Program, Needs]
+_Entry: TypeAlias = tuple[Callable[..., Any], list[int], list[Output], Program, Needs]
 
 _NOTHING_HELD = contextlib.nullcontext()
 
@@ -255,7 +255,7 @@ class CompiledGraph:
             raise type(error)(f"{error} {where}") from None
         raise broken.error(f"{broken.message} {where}")
 
-    def _lower(self, views: list[View | None]) -> tuple[Program, list[int], list[_Output]]:
+    def _lower(self, views: list[View | None]) -> tuple[Program, list[int], list[Output]]:
         builder = Builder(self.name, self.profile)
         parameters = [builder.parameter("buffer" if v is not None else "number") for v in views]
         key = builder.parameter("key") if self.random else None
@@ -307,7 +307,7 @@ class CompiledGraph:
         results: list[Ref],
         mutated: list[int],
         shared: dict[int, tuple[Ref, View]],
-    ) -> list[_Output]:
+    ) -> list[Output]:
         """How to make each output; appends what has to be computed for them to `results`."""
         numbers: dict[int, int] = {}  # of the shared storages among the fresh buffers
         made: dict[torch.fx.Node, int] = {}  # numbers of the fresh buffers of nodes that are returned more than once
@@ -320,23 +320,23 @@ class CompiledGraph:
         }
         first = len(results)
         written = self._written_from()
-        outputs: list[_Output] = []
+        outputs: list[Output] = []
         for node, ref in zip(nodes, refs):
             example = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
             if not isinstance(example, torch.Tensor):
-                outputs.append(_constant(ref))
+                outputs.append(outputs_of.constant(ref))
                 continue
             alone = node in self.apart
             source = None if alone else kept.get(example.untyped_storage()._cdata)
             if source is not None and node is self.placeholders[source]:
-                outputs.append(_argument(source))
+                outputs.append(outputs_of.argument(source))
             elif source is not None and example.dtype is examples[source].dtype:
                 # A view of an input, kept for the backward pass: it shares the input's storage, nothing is copied.
-                outputs.append(_view_of_argument(source, View.of(example), examples[source].storage_offset()))
+                outputs.append(outputs_of.view_of_argument(source, View.of(example), examples[source].storage_offset()))
             elif source is None and not alone and (example.untyped_storage()._cdata, example.dtype) in written:
                 # A view of what an input becomes: AOTAutograd makes its result by this tensor's strides and offset.
                 number, offset = written[example.untyped_storage()._cdata, example.dtype]
-                outputs.append(_view_of_argument(number, View.of(example), offset))
+                outputs.append(outputs_of.view_of_argument(number, View.of(example), offset))
             elif (
                 source is None
                 and not alone
@@ -349,26 +349,28 @@ class CompiledGraph:
                     numbers[storage] = len(results) - first
                     results.append(builder.pack(value, whole))
                 if self.stage == "inference":
-                    outputs.append(_view_of_fresh(numbers[storage], whole, View.of(example)))
+                    outputs.append(outputs_of.view_of_fresh(numbers[storage], whole, View.of(example)))
                 elif known:
                     # Saved for the backward pass, with the version of the result, so that autograd sees what a user writes.
-                    outputs.append(_detached(numbers[storage], None if View.of(example) == whole else View.of(example)))
+                    outputs.append(
+                        outputs_of.detached(numbers[storage], None if View.of(example) == whole else View.of(example))
+                    )
                 else:
-                    outputs.append(_kept(numbers[storage], template(whole.dtype, whole.size, whole.stride)))
+                    outputs.append(outputs_of.kept(numbers[storage], template(whole.dtype, whole.size, whole.stride)))
             elif node in made:
                 # A result that is also saved for the backward pass: one tensor, so that autograd sees what a user writes.
-                outputs.append(_again(made[node]))
+                outputs.append(outputs_of.again(made[node]))
             else:
                 layout = View(example.dtype, tuple(example.shape), tuple(example.stride()))
                 number, form = len(results) - first, template(layout.dtype, layout.size, layout.stride)
                 if nodes.count(node) > 1:
                     made[node] = number
-                    outputs.append(_kept(number, form))
+                    outputs.append(outputs_of.kept(number, form))
                 else:
-                    outputs.append(_fresh(number, form))
+                    outputs.append(outputs_of.fresh(number, form))
                 results.append(builder.pack(ref, layout))
             if example.device.type == "cpu" and not self.results_on_device:
-                outputs[-1] = _on_host(outputs[-1])
+                outputs[-1] = outputs_of.on_host(outputs[-1])
         return outputs
 
     def _written_from(self) -> dict[tuple[int, torch.dtype], tuple[int, int]]:
@@ -427,46 +429,6 @@ def _without_examples_storage(graph: torch.fx.Graph) -> set[torch.fx.Node]:
     return found
 
 
-def _constant(value: Any) -> _Output:
-    return lambda arguments, fresh: value
-
-
-def _on_host(make: _Output) -> _Output:
-    return lambda arguments, fresh: to_host(make(arguments, fresh))
-
-
-def _argument(number: int) -> _Output:
-    return lambda arguments, fresh: arguments[number]
-
-
-def _fresh(number: int, layout: Template) -> _Output:
-    return lambda arguments, fresh: layout.new(fresh[number])
-
-
-def _kept(number: int, layout: Template) -> _Output:
-    """Like :func:`_fresh`, for a tensor that :func:`_again` gives once more."""
-
-    def make(arguments: list[Any], fresh: list[Any]) -> torch.Tensor:
-        made = fresh[number] = layout.new(fresh[number])
-        return made
-
-    return make
-
-
-def _detached(number: int, view: View | None) -> _Output:
-    """The tensor that :func:`_kept` made, detached, so that both have one version counter; `view` is another layout on it."""
-
-    def make(arguments: list[Any], fresh: list[Any]) -> torch.Tensor:
-        made = fresh[number].detach()
-        return made if view is None else made.as_strided(view.size, view.stride, view.offset)
-
-    return make
-
-
-def _again(number: int) -> _Output:
-    return lambda arguments, fresh: fresh[number]
-
-
 def _lazily(builder: Builder, value: Ref, placeholder: torch.fx.Node) -> Ref:
     """`value` with the conjugation or negation that an input carries as a mark and its buffer does not have, or back."""
     example = placeholder.meta.get("val")
@@ -475,30 +437,3 @@ def _lazily(builder: Builder, value: Ref, placeholder: torch.fx.Node) -> Ref:
     if isinstance(example, torch.Tensor) and example.is_neg():
         value = builder.call("neg", jnp.negative, (value,), {}, None)
     return value
-
-
-def _view_of_fresh(number: int, whole: View, view: View) -> _Output:
-    """A view of fresh buffer `number`, whose storage several results share: the first of them to be made makes it."""
-    layout, plain = template(whole.dtype, whole.size, whole.stride), view == whole
-
-    def make(arguments: list[Any], fresh: list[Any]) -> torch.Tensor:
-        owner = fresh[number]
-        if not isinstance(owner, torch.Tensor):
-            owner = fresh[number] = layout.new(owner)
-            if plain:
-                return owner
-        made = empty((0,), (1,), view.dtype)
-        return set_storage(made, owner.untyped_storage(), view.offset, view.size, view.stride)
-
-    return make
-
-
-def _view_of_argument(number: int, view: View, captured_offset: int) -> _Output:
-    """`view` was taken when the argument had `captured_offset`; today's argument may start elsewhere in its storage."""
-
-    def make(arguments: list[Any], fresh: list[Any]) -> torch.Tensor:
-        owner = arguments[number]
-        storage, offset = owner.untyped_storage(), owner.storage_offset() + view.offset - captured_offset
-        return set_storage(view_on(storage, owner), storage, offset, view.size, view.stride)
-
-    return make
