@@ -74,7 +74,7 @@ class Counts:
 def train(model: Any, call: Any, batch: dict[str, torch.Tensor]) -> Results:
     """Three steps of AdamW: logits, loss and gradients of the first, and by how much the weights changed, on the CPU."""
     found: Results = {}
-    before = {n: p.detach().cpu().double() for n, p in model.named_parameters()}
+    before = {n: p.detach().cpu().double().clone() for n, p in model.named_parameters()}  # float64 is no copy
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-6)
     for step in range(STEPS):
         optimizer.zero_grad()

@@ -45,6 +45,16 @@ def test_training_is_one_graph_forward_and_one_backward(case):
     whole(running.run(case))
 
 
+def test_what_is_compared_with_moves_in_float64_too():
+    """It is the truth for what exceeds its allowance: a change of nothing there would pass whatever the device computes."""
+    narrow, wide = (running._expected(Case(GPT2, "cpu"), w) for w in (False, True))
+    assert all(t.dtype is torch.float64 for name, t in wide.items() if name.startswith("gradient"))
+    for name, change in wide.items():
+        if name.startswith("change"):
+            assert (change - narrow[name]).norm() <= 0.1 * change.norm(), name
+            assert change.norm() > 1e-3, name
+
+
 def test_eager_execution_falls_back_for_nothing():
     outcome = running.run(Case(MIXTRAL, "eager"))
     assert outcome.fallbacks == ()
