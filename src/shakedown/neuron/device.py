@@ -15,6 +15,36 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
+from ..devices import (  # torch.neuron.is_available, ...: beside the device, so that they can be captured
+    current_device as current_device,
+)
+from ..devices import (
+    device as device,
+)
+from ..devices import (
+    device_count as device_count,
+)
+from ..devices import (
+    get_amp_supported_dtype as get_amp_supported_dtype,
+)
+from ..devices import (
+    get_device_name as get_device_name,
+)
+from ..devices import (
+    index_of as _index,
+)
+from ..devices import (
+    is_available as is_available,
+)
+from ..devices import (
+    is_bf16_supported as is_bf16_supported,
+)
+from ..devices import (
+    set_device as set_device,
+)
+from ..devices import (
+    synchronize as synchronize,
+)
 from ..nki import nki_op as nki_op
 from ..nki import wrap_nki as wrap_nki
 from . import cache as cache  # torch.neuron.cache
@@ -179,10 +209,6 @@ def register() -> None:
 # --- torch.neuron -------------------------------------------------------------------------------------------------------
 
 
-def is_available() -> bool:
-    return True
-
-
 def is_initialized() -> bool:
     """Whether the runtime runs in this process (it starts on first use)."""
     return _started and _started_pid == os.getpid()
@@ -208,72 +234,6 @@ def _is_in_bad_fork() -> bool:
     return _started and _started_pid != os.getpid()
 
 
-def device_count() -> int:
-    """Devices of this process: one, with the number 0."""
-    return 1
-
-
-def current_device() -> int:
-    """The number of the device that this thread has chosen: 0, since there is no other."""
-    return 0
-
-
-def _index(device: Any) -> int:
-    """The index meant by an int, a string, a ``torch.device`` or None (the current one).
-
-    Raises:
-        ValueError: the device is of another type, or its index is out of range.
-    """
-    if device is None:
-        return 0
-    if isinstance(device, int):
-        index = device
-    else:
-        try:
-            parsed = torch.device(device)
-        except RuntimeError as error:  # a string that is no device
-            raise ValueError(f"expected a {DEVICE_NAME} device, got {device!r}: {error}") from None
-        if parsed.type != DEVICE_NAME:
-            raise ValueError(f"expected a {DEVICE_NAME} device, got {parsed}")
-        index = parsed.index or 0
-    if not 0 <= index < device_count():
-        raise ValueError(
-            f"Device index {index} is out of range: this process has {device_count()} {DEVICE_NAME} device(s), numbered from 0"
-        )
-    return index
-
-
-def set_device(device: Any) -> None:
-    """Make `device`, a number or a device, this thread's current one; None changes nothing. There is no other than 0.
-
-    Raises:
-        ValueError: there is no such device, or it is of another type.
-    """
-    _index(device)
-
-
-class device:
-    """Context manager that makes a device current and restores the previous one.
-
-    Raises:
-        ValueError: there is no such device, or it is of another type.
-    """
-
-    def __init__(self, device: Any) -> None:
-        self.idx = _index(device)
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *exc: object) -> None:
-        return None
-
-
-def get_device_name(device: Any = None) -> str:
-    """``neuron:0``. ValueError for a device that is not there."""
-    return f"{DEVICE_NAME}:{_index(device)}"
-
-
 def get_device_properties(device: Any = None) -> DeviceProperties:
     """Name and memory of a device. ValueError for a device that is not there, or of another type."""
     index = _index(device)
@@ -294,13 +254,7 @@ def device_kind() -> str:
     return str(executables.device().device_kind)
 
 
-def synchronize(device: Any = None) -> None:
-    """Wait until all work queued on the device, on any stream, has finished.
-
-    Raises:
-        Exception: the first error of an operator that ran after its call had returned (docs/errors.md).
-    """
-    _index(device)
+def _wait_for_all() -> None:
     if is_initialized():
         from . import runtime
 
@@ -319,14 +273,6 @@ def live_bytes() -> int:
     from . import runtime
 
     return runtime.live_bytes()
-
-
-def get_amp_supported_dtype() -> list[torch.dtype]:
-    return [torch.float32, torch.float16, torch.bfloat16]
-
-
-def is_bf16_supported(including_emulation: bool = True) -> bool:
-    return True
 
 
 def __getattr__(name: str) -> Any:

@@ -20,6 +20,7 @@ from . import (
     metrics,
     profiles,
     runtime,
+    torch_gaps,
 )
 from .device import sparse_door
 from .lowering import load as load_lowerings
@@ -55,6 +56,8 @@ def install() -> None:
             taken.add(op)
     autocast.register(_library)
     _doors_of_compressed(_library)
+    if config.DEFAULT_BACKEND() == "auto":
+        torch_gaps.keep_breaks_for_us()
     profiles.activate(profile)
     metrics.begin()
 

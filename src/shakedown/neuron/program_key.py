@@ -274,7 +274,9 @@ def _is_in_place(function: FunctionType) -> bool:
 _places = _Places()
 _PREFIX = f"{__package__}."
 _ROOT = str(Path(__file__).parent)
-_BESIDE = {str(Path(__file__).parent.with_name("nki.py"))}  # a part of the device that lies beside it
+_BESIDE = {
+    str(Path(__file__).parent.with_name(n)) for n in ("devices.py", "nki.py")
+}  # parts of the device that lie beside it
 
 
 @functools.cache

@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from ..devices import current_stream as current_stream
+from ..devices import stream as stream
 from . import events
 from .modes import adaptive
 
@@ -276,7 +278,7 @@ class Stream(torch.Stream):
         device.synchronize(self.device_index)
 
     def __enter__(self) -> Stream:
-        _entered().append(current_stream())
+        _entered().append(chosen_stream())
         set_stream(self)
         return self
 
@@ -309,7 +311,7 @@ def _checked(stream: Any) -> Stream:
         ValueError: it is one of another device.
     """
     if stream is None:
-        return current_stream()
+        return chosen_stream()
     if not isinstance(stream, torch._C.Stream):
         raise TypeError(f"expected a stream, got {type(stream).__name__}")
     if stream.device.type != _TYPE:
@@ -326,8 +328,8 @@ def default_stream(device: Any = None) -> Stream:
     return Stream(stream_id=_DEFAULT_ID, device_index=_index(device))
 
 
-def current_stream(device: Any = None) -> Stream:
-    """The stream that this thread has chosen, or the default stream."""
+def chosen_stream(device: Any = None) -> Stream:
+    """The stream that this thread has chosen, or the default stream: :func:`current_stream`, where nothing is captured."""
     chosen = getattr(_local, "stream", None)
     if chosen is None:
         return default_stream(device)
@@ -357,33 +359,28 @@ class StreamContext:
         self._before: list[Stream] = []  # one for each time that this object is entered
 
     def __enter__(self) -> None:
-        self._before.append(current_stream())
+        self._before.append(chosen_stream())
         set_stream(self.stream)
 
     def __exit__(self, *exc: object) -> None:
         set_stream(self._before.pop())
 
 
-def stream(stream: Any) -> StreamContext:
-    """Context manager: `stream` is current inside. ``stream(None)`` changes nothing."""
-    return StreamContext(stream)
-
-
 def wait_stream(stream: Any) -> None:
-    """``current_stream().wait_stream(stream)``."""
-    current_stream().wait_stream(stream)
+    """``chosen_stream().wait_stream(stream)``."""
+    chosen_stream().wait_stream(stream)
 
 
 def wait_event(event: Any) -> None:
-    """``current_stream().wait_event(event)``."""
-    current_stream().wait_event(event)
+    """``chosen_stream().wait_event(event)``."""
+    chosen_stream().wait_event(event)
 
 
 def record_event(event: Event | None = None) -> Event:
-    """``current_stream().record_event(event)``."""
-    return current_stream().record_event(event)
+    """``chosen_stream().record_event(event)``."""
+    return chosen_stream().record_event(event)
 
 
 def query() -> bool:
-    """``current_stream().query()``."""
-    return current_stream().query()
+    """``chosen_stream().query()``."""
+    return chosen_stream().query()

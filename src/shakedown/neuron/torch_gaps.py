@@ -332,6 +332,21 @@ def compile_with_us_what_is_ours() -> None:
     wrapper.__call__ = compile_graph
 
 
+def keep_breaks_for_us() -> None:
+    """Keep what Dynamo says of a function from now on, until it is known whose tensors its first graph has.
+
+    Whoever names no backend means Inductor as far as Dynamo knows, and the first graph of the process that is ours brings the
+    report of graph breaks with it, when that of the same function is over. Before the device is used, Dynamo is as it was.
+    """
+    from .. import dynamo
+
+    class Waiting(dynamo.Listener):
+        def wants(self, backend: str) -> bool:
+            return False
+
+    when_loaded("torch._dynamo", lambda module: dynamo.observer.listen(Waiting()))
+
+
 def _values_of(module: torch.fx.GraphModule, inputs: Iterable[Any]) -> Iterator[Any]:
     """What goes into a graph that Dynamo captured, and what its operators give (some have no inputs)."""
     yield from inputs

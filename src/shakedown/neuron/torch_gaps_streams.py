@@ -57,12 +57,17 @@ def _close_accelerator() -> None:
         if not (isinstance(device, int) and device < 0):  # PyTorch's: a negative one changes nothing
             ours.set_device(device)
 
-    answer(accelerator, "synchronize", ours.synchronize)
+    def synchronize(device: Any = None, /) -> None:
+        ours._index(device)
+        ours._wait_for_all()
+
+    # Not `torch.neuron`'s own functions, which ask these where they are captured.
+    answer(accelerator, "synchronize", synchronize)
     answer(accelerator, "current_device_index", ours.current_device)
     answer(accelerator, "current_device_idx", ours.current_device)
     answer(accelerator, "set_device_index", set_index)
     answer(accelerator, "set_device_idx", set_index)
-    answer(accelerator, "current_stream", streams.current_stream)
+    answer(accelerator, "current_stream", streams.chosen_stream)
     answer(accelerator, "set_stream", streams.set_stream)
     answer(accelerator, "get_device_capability", capability)
     answer(accelerator.device_index, "__enter__", lambda self: ours.set_device(self.idx))

@@ -80,7 +80,7 @@ def root_of(path: Path) -> Path:
 
 _HERE = Path(__file__).resolve().parents[2]
 # The device is a package to a workload, even to one that lies in the repository of the device (examples/).
-_DEVICE = (_HERE / "neuron", _HERE / "nki.py", _HERE.with_name("torch_neuronx.py"))
+_DEVICE = (_HERE / "neuron", _HERE / "devices.py", _HERE / "nki.py", _HERE.with_name("torch_neuronx.py"))
 
 
 class Finder:
