@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from . import costs, sampling
+from . import costs, order, sampling
 
 os.environ.setdefault("SHAKEDOWN_CACHE_DIR", str(Path(__file__).parent.parent / ".pytest_cache" / "shakedown"))
 
@@ -26,6 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
     torch.set_num_threads(1)
     sampling.configure(config)
     costs.configure(config)
+    config.pluginmanager.register(order, "order")
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -17,6 +17,8 @@ import pytest
 
 from shakedown.neuron import events
 
+from . import order
+
 PROPERTY = "costs"
 
 
@@ -73,8 +75,8 @@ class Meter:
 class Table:
     """Adds up the reports and prints one row for a file, the dearest last."""
 
-    def __init__(self, file: Path | None) -> None:
-        self.file = file
+    def __init__(self, file: Path | None, ordering: bool) -> None:
+        self.file, self.ordering = file, ordering
         self.files: dict[str, Cost] = defaultdict(Cost)
         self.tests: dict[str, Cost] = defaultdict(Cost)
 
@@ -96,6 +98,8 @@ class Table:
         terminalreporter.write_line(whole.row("together"))
         if self.file:
             self.file.write_text(json.dumps({name: vars(cost) for name, cost in self.tests.items()}, indent=1))
+        if self.ordering:
+            order.FILE.write_text(order.text_of({name: cost.seconds for name, cost in self.files.items()}))
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -104,12 +108,17 @@ def add_options(parser: pytest.Parser) -> None:
         "--costs", action="store_true", help="print tests, compiles and processor seconds of each test file"
     )
     group.addoption("--costs-file", type=Path, help="with --costs: also write them for each test, as JSON")
+    group.addoption(
+        "--costs-order", action="store_true", help=f"with --costs: keep the dear files in tests/{order.FILE.name}"
+    )
 
 
 def configure(config: pytest.Config) -> None:
     if not config.getoption("costs"):
         return
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Table(config.getoption("costs_file")), "costs-table")
+        config.pluginmanager.register(
+            Table(config.getoption("costs_file"), config.getoption("costs_order")), "costs-table"
+        )
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
         config.pluginmanager.register(Meter(), "costs-meter")

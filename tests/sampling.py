@@ -2,7 +2,7 @@
 
 ``@pytest.mark.covering`` on a test whose parametrisations multiply (operators, dtypes, layouts): a few of the cases, in which
 every value of every axis occurs, spread evenly; ``covering("torch.float32")`` also keeps all cases with that id.
-``@pytest.mark.rotating(40)`` on a test over a long table: one in 40 of its cases.
+``@pytest.mark.rotating(40)`` on a test over a long table: one in 40 of its cases, and never none.
 
 ``--sweep tenth`` adds a tenth of the rest, another tenth with every seed and each case in one of ten consecutive seeds
 (the seed is the day's number, if none is given; it is printed); ``--sweep all`` runs everything. So does naming a test with
@@ -55,7 +55,7 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
         rotating, covering = (cases[0].get_closest_marker(name) for name in ("rotating", "covering"))
         if rotating:
             one_in = min(10, *rotating.args) if tenth else rotating.args[0]
-            left_out |= {case for case in cases if not chosen(case.nodeid, config.option.sweep_seed, one_in)}
+            left_out |= set(cases) - set(rotated(cases, config.option.sweep_seed, one_in))
         elif covering:
             kept = cover(cases, covering.args, **covering.kwargs)
             left_out |= {
@@ -71,6 +71,17 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
 def chosen(nodeid: str, seed: int, one_in: int) -> bool:
     """Whether a case belongs to the part of `seed`: one of each `one_in` consecutive seeds says yes."""
     return (zlib.crc32(nodeid.encode()) + seed) % one_in == 0
+
+
+def rotated(cases: Sequence[pytest.Item], seed: int, one_in: int) -> list[pytest.Item]:
+    """One in so many of the cases of a test, at least one, and each in one of `one_in` consecutive seeds.
+
+    Shuffled, so that of a product no day has one value of an axis only; and tests begin at different places, so that not all
+    have their few cases on the same day.
+    """
+    one_in = min(one_in, len(cases))
+    shuffled = sorted(cases, key=lambda case: zlib.crc32(case.nodeid.encode()))
+    return shuffled[(zlib.crc32(cases[0].nodeid.partition("[")[0].encode()) + seed) % one_in :: one_in]
 
 
 def cover(cases: list[pytest.Function], always: Sequence[str] = (), strength: int = 1) -> set[pytest.Function]:
