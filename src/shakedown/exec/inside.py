@@ -37,6 +37,9 @@ def begin(root: Path) -> None:
     atexit.register(_leave, root)  # not run in children of multiprocessing that were forked, such as a DataLoader's
     os.register_at_fork(after_in_child=_in_child)
     util.register_after_fork(_leave, lambda leave: util.Finalize(None, leave, (root,), exitpriority=0))
+    from ..neuron import torch_gaps_memory
+
+    torch_gaps_memory.close_factories()  # pinned memory may be asked for before anybody uses the device
     if told.redirect_cuda:
         from . import redirect
 

@@ -21,6 +21,7 @@ from . import (
     profiles,
     runtime,
     torch_gaps,
+    torch_gaps_memory,
 )
 from .device import sparse_door
 from .lowering import load as load_lowerings
@@ -60,6 +61,7 @@ def install() -> None:
         torch_gaps.keep_breaks_for_us()
     profiles.activate(profile)
     metrics.begin()
+    torch_gaps_memory.close_factories()
 
 
 def _doors_of_compressed(library: torch.library.Library) -> None:

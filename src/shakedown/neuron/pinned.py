@@ -27,8 +27,8 @@ def _is_pinned(tensor: torch.Tensor, device: Any = None) -> bool:
 def register() -> torch.library.Library:
     """Answer ``aten::is_pinned`` and ``aten::_pin_memory`` of CPU tensors; whoever calls keeps the library.
 
-    A device tensor is not pinned, and pinning one raises PyTorch's RuntimeError. ``torch.empty(..., pin_memory=True)`` asks
-    a C++ allocator, which this device has not, and raises NotImplementedError.
+    A device tensor is not pinned, and pinning one raises PyTorch's RuntimeError. ``torch.empty(..., pin_memory=True)`` asks a
+    C++ allocator, which this device has not: see :mod:`.torch_gaps_memory`.
     """
     library = torch.library.Library("aten", "IMPL")
     library.impl("_pin_memory", _pin_memory, "CPU")

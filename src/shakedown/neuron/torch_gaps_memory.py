@@ -1,7 +1,10 @@
-"""Patches of torch for :mod:`.torch_gaps`: what ``torch.accelerator`` asks C++'s allocator of the device for.
+"""Patches of torch for :mod:`.torch_gaps`: what PyTorch asks C++'s allocators of the device for. There are none.
 
-There is none in C++: PyTorch's functions fail on an assertion, and ``empty_host_cache`` ends the process. They are left as they
-are, and what they call is answered from :mod:`.memory`; for any other accelerator the original answers.
+``torch.accelerator``'s functions of memory fail on an assertion, and ``empty_host_cache`` ends the process. They are left as they
+are, and what they call is answered from :mod:`.memory`; for any other accelerator the original answers. Functions that make
+tensors ask an allocator for pinned memory, before any kernel that Python could register: with ``pin_memory=True`` they raise
+NotImplementedError. They are wrapped when the device is first used, and not by ``import torch``, so that a process without the
+device has PyTorch's own.
 """
 
 from __future__ import annotations
@@ -45,6 +48,61 @@ def _answer(name: str, ours: Callable[..., Any]) -> None:
         return (ours if current is not None and current.type == DEVICE_NAME else original)(*args)
 
     setattr(torch._C, name, function)
+
+
+# Those that take ``pin_memory``, but for windows, quantised tensors and files.
+_FACTORIES = (
+    *(
+        "arange",
+        "empty",
+        "empty_like",
+        "empty_permuted",
+        "empty_strided",
+        "eye",
+        "full",
+        "full_like",
+        "linspace",
+        "logspace",
+    ),
+    *("normal", "ones", "ones_like", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm"),
+    *("scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros", "zeros_like"),
+)
+_METHODS = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros")
+
+
+def close_factories() -> None:
+    """Make ``torch.empty(..., pin_memory=True)`` and its like work, once per process."""
+    if "torch.empty" in _originals:
+        return
+    from torch.jit import _builtins
+    from torch.utils import _device
+
+    _device._device_constructors()  # kept from now on: default devices know the originals, which the wrapped ones call
+    for owner, place, names in ((torch, "torch", _FACTORIES), (torch.Tensor, "torch.Tensor", _METHODS)):
+        for name in names:
+            original = _originals[f"{place}.{name}"] = getattr(owner, name)
+            made = _pinning(original)
+            made.__module__, made.__qualname__ = "torch", f"{place}.{name}".removeprefix("torch.")
+            if owner is torch:
+                _builtins._register_builtin(made, f"aten::{name}")  # so that TorchScript knows it
+            setattr(owner, name, made)
+
+
+def _pinning(original: Callable[..., Any]) -> Callable[..., Any]:
+    from .buffer import is_device_tensor
+
+    @functools.wraps(original)
+    def factory(*args: Any, **kwargs: Any) -> Any:
+        if "pin_memory" in kwargs and kwargs["pin_memory"] and "out" not in kwargs and not torch.cuda.is_available():
+            made = original(*args, **{**kwargs, "pin_memory": False})
+            if made.device.type == "cpu" and made.layout is torch.strided:
+                made.untyped_storage().pinned = True
+                return made
+            if is_device_tensor(made):
+                raise RuntimeError("Only dense CPU tensors can be pinned")
+        return original(*args, **kwargs)  # with what it says of all others
+
+    return factory
 
 
 def _stats(index: int) -> dict[str, Any]:
