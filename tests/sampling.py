@@ -1,12 +1,15 @@
 """What of the large products of cases ``make test`` runs: each value of each axis, not each combination. ``make sweep`` runs all.
 
 ``@pytest.mark.covering`` on a test whose parametrisations multiply (operators, dtypes, layouts): a few of the cases, in which
-every value of every axis occurs, spread evenly; ``covering("torch.float32")`` also keeps all cases with that id.
+every value of every axis occurs, spread evenly; ``covering("torch.float32")`` also keeps half of the cases with that id.
 ``@pytest.mark.rotating(40)`` on a test over a long table: one in 40 of its cases, and never none.
+``pytestmark = pytest.mark.rotating(2, least=3)`` in a file whose cases compile: half of the cases of its other parametrised
+tests, if they have three. The half changes with the seed, so that two days see all.
 
-``--sweep tenth`` adds a tenth of the rest, another tenth with every seed and each case in one of ten consecutive seeds
-(the seed is the day's number, if none is given; it is printed); ``--sweep all`` runs everything. So does naming a test with
-``::``. The choice depends on nothing but the collected cases and the seed, so that all pytest-xdist workers agree.
+``--sweep tenth`` keeps all cases with such an id, and adds a tenth of the rest, another tenth with every seed and each case
+in one of ten consecutive seeds (the seed is the day's number, if none is given; it is printed); ``--sweep all`` runs
+everything. So does naming a test with ``::``. The choice depends on nothing but the collected cases and the seed, so that all
+pytest-xdist workers agree.
 """
 
 from __future__ import annotations
@@ -16,11 +19,12 @@ import itertools
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 SHARES = ("cover", "tenth", "all")
+Case = TypeVar("Case", bound=pytest.Item)
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -52,17 +56,16 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     left_out: set[pytest.Item] = set()
     tenth = config.option.sweep == "tenth"
     for cases in groups.values():
-        rotating, covering = (cases[0].get_closest_marker(name) for name in ("rotating", "covering"))
-        if rotating:
-            one_in = min(10, *rotating.args) if tenth else rotating.args[0]
-            left_out |= set(cases) - set(rotated(cases, config.option.sweep_seed, one_in))
-        elif covering:
-            kept = cover(cases, covering.args, **covering.kwargs)
-            left_out |= {
-                case
-                for case in cases
-                if case not in kept and not (tenth and chosen(case.nodeid, config.option.sweep_seed, 10))
-            }
+        mark = next((mark for mark in cases[0].iter_markers() if mark.name in ("rotating", "covering")), None)
+        seed = config.option.sweep_seed
+        if mark is None or len(cases) < mark.kwargs.get("least", 2):
+            continue
+        if mark.name == "rotating":
+            one_in = min(10, *mark.args) if tenth else mark.args[0]
+            left_out |= set(cases) - set(rotated(cases, seed, one_in))
+        else:
+            kept = cover(cases, mark.args, mark.kwargs.get("strength", 1), None if tenth else seed)
+            left_out |= {case for case in cases if case not in kept and not (tenth and chosen(case.nodeid, seed, 10))}
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
@@ -73,7 +76,7 @@ def chosen(nodeid: str, seed: int, one_in: int) -> bool:
     return (zlib.crc32(nodeid.encode()) + seed) % one_in == 0
 
 
-def rotated(cases: Sequence[pytest.Item], seed: int, one_in: int) -> list[pytest.Item]:
+def rotated(cases: Sequence[Case], seed: int, one_in: int) -> list[Case]:
     """One in so many of the cases of a test, at least one, and each in one of `one_in` consecutive seeds.
 
     Shuffled, so that of a product no day has one value of an axis only; and tests begin at different places, so that not all
@@ -84,13 +87,17 @@ def rotated(cases: Sequence[pytest.Item], seed: int, one_in: int) -> list[pytest
     return shuffled[(zlib.crc32(cases[0].nodeid.partition("[")[0].encode()) + seed) % one_in :: one_in]
 
 
-def cover(cases: list[pytest.Function], always: Sequence[str] = (), strength: int = 1) -> set[pytest.Function]:
-    """Few cases in which every value of every axis occurs, and all those with a value whose id is in `always`.
+def cover(
+    cases: list[pytest.Function], always: Sequence[str] = (), strength: int = 1, seed: int | None = None
+) -> set[pytest.Function]:
+    """Few cases in which every value of every axis occurs, and those with a value whose id is in `always`: all of them, or
+    with a `seed` the half that has its turn.
 
     With `strength` 2 every pair of values of two axes occurs, which is the whole product where there are two axes.
     """
     seen = {case: set(itertools.combinations(enumerate(_ids(case)), min(strength, len(_ids(case))))) for case in cases}
-    kept = {case for case in cases if any(one in always for one in _ids(case))}
+    asked = [case for case in cases if any(one in always for one in _ids(case))]
+    kept = set(asked if seed is None or not asked else rotated(asked, seed, 2))
     used = Counter(value for case in kept for value in seen[case])
     wanted = {value for values in seen.values() for value in values} - used.keys()
     while wanted:

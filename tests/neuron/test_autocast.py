@@ -15,6 +15,8 @@ from shakedown.neuron.autocast import FLOAT32, FLOAT32_RESULT, LOWER_PRECISION, 
 
 from .twins import compiled
 
+pytestmark = pytest.mark.rotating(2, least=3)
+
 try:
     from torch.testing._internal.autocast_test_lists import AutocastTestLists
 except ModuleNotFoundError as error:  # PyTorch's test helpers need a package that is not installed with it

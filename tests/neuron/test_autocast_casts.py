@@ -10,6 +10,8 @@ from torch import nn
 
 from shakedown.neuron import autocast, events
 
+pytestmark = pytest.mark.rotating(2, least=3)
+
 CAST = "aten::_to_copy"
 
 

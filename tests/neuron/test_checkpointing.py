@@ -14,6 +14,8 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 
 from shakedown.neuron import events
 
+pytestmark = pytest.mark.rotating(2, least=3)
+
 checkpoint = checkpointing.checkpoint
 
 

@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from shakedown.conformance.databases import moved
 from shakedown.neuron import events
 
+pytestmark = pytest.mark.rotating(2, least=3)
+
 aten = torch.ops.aten
 NAN, INF = float("nan"), float("inf")
 

@@ -6,6 +6,8 @@ import torch
 from shakedown.conformance.compare import compare
 from shakedown.neuron import events
 
+pytestmark = pytest.mark.rotating(2, least=3)
+
 F = torch.nn.functional
 
 

@@ -11,6 +11,8 @@ from torch.nn import functional as F
 
 from shakedown.neuron import events
 
+pytestmark = pytest.mark.rotating(2, least=3)
+
 
 @pytest.fixture
 def deterministic() -> Iterator[None]:

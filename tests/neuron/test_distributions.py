@@ -11,6 +11,8 @@ from shakedown.neuron import events
 
 from .distributions import MAKE, made
 
+pytestmark = pytest.mark.rotating(2, least=3)
+
 
 def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
     assert actual.device.type == "neuron"

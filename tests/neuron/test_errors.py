@@ -12,6 +12,8 @@ import torch
 from shakedown.conformance import databases
 from shakedown.neuron import events
 
+pytestmark = pytest.mark.rotating(2, least=3)
+
 # Names whose mistakes only CPU kernels notice: meta kernels accept them. (The command sweeps the whole table.)
 FROM_THE_TABLE = (
     *("complex", "polar", "kthvalue", "masked_scatter", "masked_select", "aminmax", "gather", "take", "scatter"),

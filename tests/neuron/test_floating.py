@@ -11,6 +11,8 @@ from shakedown.neuron import events, rng
 
 from .agreement import example
 
+pytestmark = pytest.mark.rotating(2, least=3)
+
 F = torch.nn.functional
 HALVES = [torch.bfloat16, torch.float16]
 fused_attention = torch.ops.aten._scaled_dot_product_fused_attention_overrideable

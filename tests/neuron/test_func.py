@@ -21,6 +21,8 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from shakedown.neuron import events
 
+pytestmark = pytest.mark.rotating(2, least=3)
+
 _draw = torch.Generator().manual_seed(0)
 
 

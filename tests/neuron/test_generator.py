@@ -13,6 +13,8 @@ from torch.utils.data import DataLoader, RandomSampler, WeightedRandomSampler, r
 
 from shakedown.neuron import events, rng
 
+pytestmark = pytest.mark.rotating(2, least=3)
+
 
 def device_generator(seed: int = 11) -> torch.Generator:
     return torch.Generator(device="neuron").manual_seed(seed)

@@ -10,6 +10,8 @@ from torch import nn
 
 from shakedown.neuron import events
 
+pytestmark = pytest.mark.rotating(2, least=3)
+
 OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "SGD": (torch.optim.SGD, {"momentum": 0.9}),
     "SGD fused": (torch.optim.SGD, {"momentum": 0.9, "fused": True}),

@@ -7,6 +7,8 @@ import torch
 
 from .agreement import agree
 
+pytestmark = pytest.mark.rotating(2, least=3)
+
 INTEGERS = (torch.uint8, torch.int8, torch.int32, torch.int64)
 
 

@@ -23,6 +23,8 @@ from torch.nn import functional as F
 from shakedown.neuron import events
 from shakedown.neuron.errors import KernelError
 
+pytestmark = pytest.mark.rotating(2, least=3)
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

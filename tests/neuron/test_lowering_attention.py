@@ -7,6 +7,8 @@ from shakedown.neuron import events
 
 from .agreement import agree
 
+pytestmark = pytest.mark.rotating(2, least=3)
+
 F = torch.nn.functional
 B, H, L, S, E = 2, 4, 5, 7, 8
 FULL = [(B, H, L, E), (B, H, S, E), (B, H, S, E)]

@@ -7,6 +7,8 @@ import torch
 
 from .agreement import LAYOUTS, agree, example, laid_out
 
+pytestmark = pytest.mark.rotating(2, least=3)
+
 F = torch.nn.functional
 
 CASES = {

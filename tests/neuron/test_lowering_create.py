@@ -7,6 +7,8 @@ from shakedown.neuron import events
 
 from .agreement import agree, example
 
+pytestmark = pytest.mark.rotating(2, least=3)
+
 FLOATS = [torch.float32, torch.bfloat16, torch.float64]
 DTYPES = [*FLOATS, torch.int64, torch.uint8, torch.bool]
 

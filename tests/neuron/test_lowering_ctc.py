@@ -7,6 +7,8 @@ from shakedown.neuron import events
 
 from .agreement import agree
 
+pytestmark = pytest.mark.rotating(2, least=3)
+
 F = torch.nn.functional
 
 

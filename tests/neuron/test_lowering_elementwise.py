@@ -18,6 +18,8 @@ from shakedown.neuron.lowering import registry
 
 from . import grids
 
+pytestmark = pytest.mark.rotating(2, least=3)
+
 FAMILIES = {"activation", "compare", "elementwise", "pointwise", "special", "unary"}
 OTHERS_THAN_FLOAT32 = (torch.bfloat16, torch.int64, torch.bool, torch.complex64)
 

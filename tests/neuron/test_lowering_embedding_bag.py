@@ -7,6 +7,8 @@ import torch
 
 from .agreement import agree, example
 
+pytestmark = pytest.mark.rotating(2, least=3)
+
 F = torch.nn.functional
 INDICES = torch.tensor([1, 4, 4, 2, 0, 5, 3, 1, 1])
 OFFSETS = torch.tensor([0, 2, 2, 3, 8])

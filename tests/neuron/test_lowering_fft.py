@@ -9,6 +9,8 @@ from shakedown.conformance.databases import moved
 
 from .agreement import agree
 
+pytestmark = pytest.mark.rotating(2, least=3)
+
 NORMS = ["backward", "ortho", "forward"]
 FULL = ["fft", "ifft", "rfft", "ihfft", "hfft", "irfft"]
 MANY = ["fftn", "ifftn", "rfftn", "irfftn", "hfftn", "ihfftn"]

@@ -10,6 +10,8 @@ from shakedown.neuron import events
 
 from .agreement import agree, example
 
+pytestmark = pytest.mark.rotating(2, least=3)
+
 ENDS = torch.tensor([4, 4, 12], dtype=torch.int32)  # three groups of 12 rows, one of them empty
 
 

@@ -5,6 +5,8 @@ import torch
 
 from .agreement import agree, example
 
+pytestmark = pytest.mark.rotating(2, least=3)
+
 INF, NAN = torch.inf, torch.nan
 
 

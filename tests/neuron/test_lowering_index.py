@@ -7,6 +7,8 @@ from shakedown.neuron import events
 
 from .agreement import LAYOUTS, agree, example, laid_out
 
+pytestmark = pytest.mark.rotating(2, least=3)
+
 aten = torch.ops.aten
 DTYPES = [torch.float32, torch.bfloat16, torch.int64, torch.bool]
 

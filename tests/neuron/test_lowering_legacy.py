@@ -7,6 +7,8 @@ from shakedown.neuron import events
 
 from .agreement import agree, example
 
+pytestmark = pytest.mark.rotating(2, least=3)
+
 C = torch._C._nn
 aten = torch.ops.aten
 

@@ -10,6 +10,8 @@ from shakedown.neuron import events
 
 from .agreement import agree
 
+pytestmark = pytest.mark.rotating(2, least=3)
+
 TYPES = [torch.float32, torch.float64, torch.complex64, torch.complex128]
 INF, NAN = torch.inf, torch.nan
 

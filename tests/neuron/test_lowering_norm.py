@@ -7,6 +7,8 @@ from shakedown.neuron import events
 
 from .agreement import LAYOUTS, agree, example, laid_out
 
+pytestmark = pytest.mark.rotating(2, least=3)
+
 F = torch.nn.functional
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 C = 6

@@ -8,6 +8,8 @@ import torch
 
 from shakedown.neuron import events
 
+pytestmark = pytest.mark.rotating(2, least=3)
+
 N = 40_000
 
 

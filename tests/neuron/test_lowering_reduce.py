@@ -9,6 +9,8 @@ from shakedown.neuron import events
 
 from .agreement import LAYOUTS, agree, example, laid_out
 
+pytestmark = pytest.mark.rotating(2, least=3)
+
 NAN, INF = math.nan, math.inf
 
 REDUCTIONS = {

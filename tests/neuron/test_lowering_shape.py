@@ -12,6 +12,8 @@ from shakedown.neuron.views import View
 
 from .agreement import LAYOUTS, agree, example, laid_out
 
+pytestmark = pytest.mark.rotating(2, least=3)
+
 aten = torch.ops.aten
 functional = torch.nn.functional
 

@@ -14,6 +14,8 @@ from shakedown.conformance.compare import GRADIENT_SCALE, compare, structure, te
 from shakedown.conformance.databases import moved
 from shakedown.neuron import events
 
+pytestmark = pytest.mark.rotating(2, least=3)
+
 CHOSEN = [info for info in module_db if torch.float64 in info.dtypes][3::6]
 RANDOM = ("Dropout", "RReLU")
 

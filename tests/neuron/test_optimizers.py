@@ -13,6 +13,8 @@ from torch import nn
 
 from shakedown.neuron import events
 
+pytestmark = pytest.mark.rotating(2, least=3)
+
 STEPS = 5
 # (optimizer, arguments). `foreach` and `fused` are crossed in where the optimizer has them.
 SETTINGS: list[tuple[str, dict[str, Any]]] = [

@@ -6,6 +6,8 @@ import torch.nn.functional as F
 
 from shakedown.conformance.databases import moved
 
+pytestmark = pytest.mark.rotating(2, least=3)
+
 aten = torch.ops.aten
 LAST = torch.linspace(0.1, 2.0, 120).view(2, 3, 4, 5).to(memory_format=torch.channels_last)
 HALVES = torch.linspace(1, 3, 20).to(torch.bfloat16)

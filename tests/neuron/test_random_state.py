@@ -16,6 +16,8 @@ from shakedown.neuron.lowering import registry
 from .test_generator import DRAWS, make
 from .twins import compiled
 
+pytestmark = pytest.mark.rotating(2, least=3)
+
 neuron = torch.neuron
 
 
