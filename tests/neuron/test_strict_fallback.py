@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from shakedown.neuron import events, log
-from shakedown.neuron.errors import FallbackRefused
+from shakedown.neuron.errors import FallbackRefused, NEFFExecutionError
 from shakedown.neuron.lowering import registry
 
 from .failing import ATAN2, STRICT, declining, lower_by, on_the_way, raising
@@ -257,7 +257,7 @@ def test_a_graph_whose_program_breaks_runs_operator_by_operator_or_is_refused(mo
                 torch.testing.assert_close(compiled(*there).cpu(), function(x, y))
                 assert any("operator by operator" in str(w.message) for w in said)
                 continue
-            with pytest.raises(RuntimeError, match="EXECUTION FAILED: graph::model_default"):
+            with pytest.raises(NEFFExecutionError, match="EXECUTION FAILED: graph::model_default"):
                 compiled(*there)
         sick[0] = False
         torch.testing.assert_close(compiled(*there).cpu(), function(x, y))

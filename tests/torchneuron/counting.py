@@ -86,7 +86,7 @@ def counted():
     "metrics",
     "CompilationCache.CompilationTime",
     "CompilationCache.MemoryUsage",
-    differs="the units are our choice: milliseconds of each compilation, bytes of all executables",
+    differs="TorchNeuron's units are not known; here milliseconds of each compilation, bytes of all executables",
 )
 def data():
     """accumulator, total_samples, repr, samples of timestamp_ns and value; None for a name that does not exist"""
@@ -114,7 +114,9 @@ def reports():
 
 
 @entry(
-    "metrics", "get_compilation_metrics", differs="what the dict holds is our choice: every counter and metric by name"
+    "metrics",
+    "get_compilation_metrics",
+    differs="what TorchNeuron's holds is not known; here every counter and metric by name",
 )
 def compilation_metrics():
     """A dict"""
@@ -154,9 +156,9 @@ def registered():
     assert "aten::fake_quantize_per_tensor_affine_cachemask" not in bare
 
 
-@entry("utils", "use_mlir_aten_ops", differs="tells the variable; an operator has one lowering whatever it says")
+@entry("utils", "use_mlir_aten_ops")
 def mlir():
-    """True by default"""
+    """What TORCH_NEURONX_MLIR_ATEN_OPS says, True by default"""
     from torch_neuronx.utils import use_mlir_aten_ops
 
     with variables():
@@ -176,7 +178,7 @@ def sync_mode():
         assert is_sync_mode_enabled() is True
 
 
-@entry("utils", "get_logical_neuron_cores", differs="the configuration that is rehearsed: no hardware is asked")
+@entry("utils", "get_logical_neuron_cores")
 def logical_cores():
     """A string: NEURON_LOGICAL_NC_CONFIG, or 2"""
     from torch_neuronx.utils import get_logical_neuron_cores

@@ -315,7 +315,9 @@ def sleep():
 
 
 @entry(
-    "torch.neuron", "get_device_name", differs="a string is accepted too, as torch.cuda does, where the snapshot raises"
+    "torch.neuron",
+    "get_device_name",
+    differs="a string is accepted too, where the snapshot raises: scripts for CUDA give one",
 )
 def get_device_name():
     """`neuron:0`"""

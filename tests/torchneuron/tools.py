@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import torch_neuronx
 
-from .contract import entry
+from .contract import entry, variables
 from .devices import both
 
 _LENGTHS = iter(range(61_001, 62_000))
@@ -114,7 +114,11 @@ def neuron_backend():
     assert torch.compile(lambda x: x - 1, backend=neuron_backend)(torch.ones(2, device="neuron")).tolist() == [0, 0]
 
 
-@entry("dynamo", "create_neuron_backend", differs="parameters are our choice: a model's name and the backend's options")
+@entry(
+    "dynamo",
+    "create_neuron_backend",
+    differs="the parameters, not known of TorchNeuron's: a model's name, the backend's options",
+)
 def create_neuron_backend():
     """A backend with a name of its own"""
     from torch_neuronx import neuron_dynamo_backend as module
@@ -152,12 +156,17 @@ def rank():
     assert get_rank() == 0
 
 
-@entry("dynamo", "NEFFExecutionError", differs="it exists, and nothing raises it: errors are PyTorch's own")
+@entry("dynamo", "NEFFExecutionError")
 def neff_error():
-    """An exception, a RuntimeError"""
+    """A RuntimeError, of a program that breaks, and of inputs on several devices in retain-device mode"""
     from torch_neuronx.neuron_dynamo_backend import NEFFExecutionError
 
     assert issubclass(NEFFExecutionError, RuntimeError)
+    torch._dynamo.reset()
+    with variables(TORCH_NEURONX_RETAIN_DEVICE_MODE="1"), pytest.raises(RuntimeError) as caught:
+        torch.compile(lambda x, y: (x + 1, y + 1), backend="neuron")(torch.ones(2, device="neuron"), torch.ones(3))
+    assert isinstance(caught.value.inner_exception, NEFFExecutionError)
+    assert "TORCH_NEURONX_RETAIN_DEVICE_MODE" in str(caught.value)
 
 
 @entry(

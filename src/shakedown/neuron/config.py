@@ -25,7 +25,8 @@ CACHE_DIR = Setting(
     "directory of the caches: compiled executables in executables/, captured graphs in precompile/",
     alias="TORCH_NEURONX_NEFF_CACHE_DIR",
     source="docs Aug, snapshot",
-    differs="the default is a directory of the user, where TorchNeuron has /tmp/neff_cache",
+    differs="the default is a directory of the user, where TorchNeuron has /tmp/neff_cache: executables are code, and in /tmp "
+    "anybody may have put them",
 )
 CACHE = Setting(
     "SHAKEDOWN_CACHE",
@@ -103,12 +104,11 @@ PRESERVE_ARTIFACTS = Setting(
 )
 DEBUG_DIR = Setting(
     "SHAKEDOWN_DEBUG_DIR",
-    Path("neuron_artifacts"),
+    Path("/tmp/neuron_backend"),
     Path,
     "directory of these files",
     alias="TORCH_NEURONX_DEBUG_DIR",
     source="docs",
-    differs="the default is a folder of the working directory, where TorchNeuron has /tmp/neuron_backend",
 )
 STRICT_FALLBACK = Setting(
     "TORCH_NEURONX_FALLBACK_ONLY_FOR_UNIMPLEMENTED_OPS",
@@ -151,9 +151,9 @@ LOG_LEVEL = Setting(
     "TORCH_NEURONX_LOG_LEVEL",
     1,
     level,
-    "what is logged: 0 errors, 1 warnings too, 2 also notices (each operator that falls back, once), 3 everything",
+    "what is logged: 0 errors, 1 warnings too (TorchNeuron's code has this default, its table 0), 2 also notices (each "
+    "operator that falls back, once), 3 everything",
     source="snapshot",
-    differs="1 by default, as in TorchNeuron's code; its table says 0",
 )
 LOG_FILE: Setting[Path | None] = Setting(
     "TORCH_NEURONX_LOG_FILE",

@@ -11,6 +11,8 @@ ShakedownError
 │   └── ProgramFailed          a captured graph's program was refused by the compiler, or broke
 ├── UnsupportedByProfile   the active support profile refuses what was asked for
 ├── UnsupportedCompileOption   torch.compile was asked for what the backend refuses
+├── NEFFExecutionError     a compiled graph cannot be run: its program breaks
+│   └── InputsOnSeveralDevices  its results are to go back to the device of its inputs, and these are on several
 ├── UnsupportedStep        compile_step was given a step that cannot be one program
 ├── GraphNotLowered        a captured graph cannot be compiled, or not in full, and options say that this is an error
 └── BucketingError         a call cannot be padded to a bucket as asked
@@ -70,8 +72,12 @@ class LoweringError(ShakedownError):
 class ProgramFailed(LoweringError):
     """The program of a captured graph was refused by the compiler, or broke as it ran; its operators may run one by one.
 
-    ``reason`` begins with ``COMPILATION FAILED`` or ``EXECUTION FAILED``, and names the graph.
+    ``reason`` begins with ``COMPILATION FAILED`` or ``EXECUTION FAILED``, and names the graph; `ran`: it is the latter.
     """
+
+    def __init__(self, reason: str, *, ran: bool = False) -> None:
+        super().__init__(reason)
+        self.ran = ran
 
 
 class UnsupportedByProfile(ShakedownError, NotImplementedError):
@@ -80,6 +86,17 @@ class UnsupportedByProfile(ShakedownError, NotImplementedError):
 
 class UnsupportedCompileOption(ShakedownError):
     """``torch.compile(backend="neuron")`` was given an option that the backend refuses."""
+
+
+class NEFFExecutionError(ShakedownError):
+    """A compiled graph cannot be run: its program breaks, or ``retain_device`` finds its inputs on several devices.
+
+    The name is TorchNeuron's, for scripts that catch it; there are no NEFF files here.
+    """
+
+
+class InputsOnSeveralDevices(NEFFExecutionError, UnsupportedCompileOption):
+    """``retain_device`` has no one device to return results to. The message names the devices and the variables."""
 
 
 class UnsupportedStep(ShakedownError):

@@ -20,6 +20,7 @@ from .errors import (
     FallbackRefused,
     KernelError,
     LoweringError,
+    NEFFExecutionError,
     ProgramFailed,
     ShakedownError,
     said_by,
@@ -161,15 +162,15 @@ def of_graph(name: str, error: Exception, consuming: bool) -> NoReturn:
 
     Raises:
         ProgramFailed: it may run operator by operator; nothing has been consumed or written.
-        ShakedownError: it may not, or its inputs are gone (`consuming`).
+        NEFFExecutionError: it may not, or its inputs are gone (`consuming`).
         Exception: `error`, if it is one of the device's own.
     """
     if isinstance(error, (ShakedownError, *PASSED_ON)) or hasattr(error, "failing_step"):
         raise error
     text = f"EXECUTION FAILED: {name}: {said_by(error)}"
     if consuming or _forbidden_by("EXECUTION"):
-        raise ShakedownError(text) from error
-    raise ProgramFailed(text) from error
+        raise NEFFExecutionError(text) from error
+    raise ProgramFailed(text, ran=True) from error
 
 
 def called_at(graph: torch.fx.Graph, operator: str) -> str:

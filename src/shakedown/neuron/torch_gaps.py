@@ -344,7 +344,10 @@ def keep_breaks_for_us() -> None:
         def wants(self, backend: str) -> bool:
             return False
 
-    when_loaded("torch._dynamo", lambda module: dynamo.observer.listen(Waiting()))
+    def listen(module: Any) -> None:
+        dynamo.observer.listen(Waiting())
+
+    when_loaded("torch._dynamo", listen)
 
 
 def _values_of(module: torch.fx.GraphModule, inputs: Iterable[Any]) -> Iterator[Any]:

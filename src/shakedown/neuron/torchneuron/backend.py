@@ -7,13 +7,9 @@ from typing import Any
 
 import torch
 
-from ..errors import ShakedownError
+from ..errors import NEFFExecutionError as NEFFExecutionError
 
 _model_name = "model_default"
-
-
-class NEFFExecutionError(ShakedownError):
-    """TorchNeuron's name of an error while a compiled graph runs. Nothing raises it here: errors are PyTorch's own."""
 
 
 def set_model_name(name: str) -> None:

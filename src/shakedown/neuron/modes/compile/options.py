@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ... import config
-from ...errors import UnsupportedCompileOption
+from ...errors import InputsOnSeveralDevices, UnsupportedCompileOption
 from ...log import warn_once
 
 
@@ -170,13 +170,13 @@ def common_device(example_inputs: Sequence[Any]) -> torch.device | None:
     """The device that all input tensors are on; None when there is no tensor. Numbers in 0-d CPU tensors count as numbers.
 
     Raises:
-        UnsupportedCompileOption: they are on several devices, so that results have no one device to go back to.
+        InputsOnSeveralDevices: they are on several devices, so that results have no one device to go back to.
     """
     tensors = [t for t in example_inputs if isinstance(t, torch.Tensor)]
     sized = [t for t in tensors if t.dim() > 0 or t.device.type != "cpu"] or tensors
     devices = sorted({str(t.device) for t in sized})
     if len(devices) > 1:
-        raise UnsupportedCompileOption(
+        raise InputsOnSeveralDevices(
             f"retain_device returns results to the device of the inputs, but these are on {' and '.join(devices)}: move them to "
             f"one device, or switch it off (option retain_device, variable {config.RETAIN_DEVICE.name} or "
             f"{config.RETAIN_DEVICE.alias})"

@@ -19,7 +19,14 @@ from torch.fx import GraphModule, Node
 
 from ... import config, dispatch, events, fallback, profiles, rng, transfer
 from ...buffer import is_device_tensor
-from ...errors import GraphNotLowered, LoweringError, ProgramFailed, UnsupportedByProfile, UnsupportedCompileOption
+from ...errors import (
+    GraphNotLowered,
+    LoweringError,
+    NEFFExecutionError,
+    ProgramFailed,
+    UnsupportedByProfile,
+    UnsupportedCompileOption,
+)
 from ...graph import RANDOM_NUMBER
 from ...graph_higher_order import is_random
 from ...places import line_of_node
@@ -63,7 +70,8 @@ class Graph:
 
     Raises:
         GraphNotLowered: an operator has to run outside, with ``one_program``; or, when it is called, a program cannot be
-            compiled or breaks, without ``fallback_execution``.
+            compiled, without ``fallback_execution``.
+        NEFFExecutionError: a program breaks when it is called, without ``fallback_execution``.
         UnsupportedByProfile: the same under ``fullgraph=True`` and a support profile: there it is an error.
         UnsupportedCompileOption: sizes depend on data.
     """
@@ -93,7 +101,8 @@ class Graph:
             if key is None and form.random:
                 _give_back_keys(form.random)
             if isinstance(error, ProgramFailed) and not self.options.fallback_execution:
-                raise GraphNotLowered(
+                kind = NEFFExecutionError if error.ran else GraphNotLowered
+                raise kind(
                     f"{error.reason}\n  {config.DISABLE_FALLBACK_EXECUTION.alias}=0, or the option fallback_execution=True, runs "
                     "the operators of such a graph one by one instead"
                 ) from error
