@@ -25,8 +25,9 @@ def errors_of(
     steps of AdamW move an element by the sign of its gradient, which is anybody's where the gradient is nothing but
     rounding. Allowed is `relative`, four of it behind a gradient, times the same of the tensor itself. What exceeds it is
     measured against `truth` instead (the same computed wider), and is allowed twice the CPU's own distance from there: of a
-    sum that cancels nobody knows more. A gradient, and a change, counts as at least `floor` of the largest of its kind: that
-    of a bias in front of a normalisation is nothing but rounding.
+    sum that cancels nobody knows more. Elements of a change whose gradient is not larger than twice the CPU's own worst
+    error in that gradient are left out there: rounding decides which way they go. A gradient, and a change, counts as at
+    least `floor` of the largest of its kind: that of a bias in front of a normalisation is nothing but rounding.
 
     Raises:
         AssertionError: tensors, sizes or dtypes are not the CPU's.
@@ -45,10 +46,20 @@ def errors_of(
         allowed = relative * chain * max(size(e), largest.get(name.partition(" ")[0], 0.0))
         off = size(a.double() - e.double())
         if not off <= allowed and truth is not None:
-            wide = truth()[name].double()
-            off, allowed = size(a.double() - wide), max(allowed, 2 * size(e.double() - wide))
+            wide, known = truth()[name].double(), _known(name, expected, truth())
+            off = size((a.double() - wide)[known])
+            allowed = max(allowed, 2 * size((e.double() - wide)[known]))
         made[name] = off / allowed if allowed else (float("inf") if off > 0 or off != off else 0.0)
     return made
+
+
+def _known(name: str, expected: Results, truth: Results) -> torch.Tensor:
+    """Where the direction of a change is known: everywhere, unless `name` is a change and its gradient is there."""
+    gradient = name.replace("change", "gradient", 1)
+    if gradient == name or gradient not in expected:
+        return torch.ones_like(expected[name], dtype=torch.bool)
+    wide = truth[gradient].double()
+    return wide.abs() > 2 * _largest(expected[gradient].double() - wide)
 
 
 def _size_of(name: str) -> Callable[[torch.Tensor], float]:

@@ -95,3 +95,18 @@ def test_an_error_is_measured_in_what_is_allowed():
         errors_of({**a, "loss": a["loss"].double()}, e, 1e-4)
     with pytest.raises(AssertionError, match="tokens"):
         errors_of({"loss": a["loss"], "change of w": a["change of w"]}, e, 1e-4)
+
+
+def test_a_change_is_not_judged_where_the_gradient_is_nothing_but_rounding():
+    from .comparing import errors_of
+
+    def results(gradient: list[float], change: list[float]) -> dict[str, torch.Tensor]:
+        return {"gradient of w": torch.tensor(gradient), "change of w": torch.tensor(change, dtype=torch.float64)}
+
+    wide = results([1.0, 1e-5], [-1e-3, -1e-3])
+    cpu = results([1.0, -1e-5], [-1e-3, 1e-3])  # off by 2e-5: the second element's sign is rounding
+    assert errors_of(wide, cpu, 1e-4, lambda: wide)["change of w"] == 0
+    assert errors_of(results([1.0, 1e-5], [-1e-3, 5e-3]), cpu, 1e-4, lambda: wide)["change of w"] == 0
+    assert errors_of(results([1.0, 1e-5], [1e-3, -1e-3]), cpu, 1e-4, lambda: wide)["change of w"] > 1000
+    sure = results([1.0, 0.9e-5], [-1e-3, -1e-3])  # the CPU's gradient is right to 1e-6: the sign is known
+    assert errors_of(results([1.0, 1e-5], [-1e-3, 1e-3]), sure, 1e-4, lambda: wide)["change of w"] > 1000
