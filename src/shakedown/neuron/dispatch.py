@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
-from torch.nn import Parameter
 from torch.utils._python_dispatch import _disable_current_modes
 
 from . import config, events, failures, fallback, lazy, profiles, rng, runtime, transfer
 from .buffer import DEVICE
+from .call_key import TENSOR_TYPES, HostTensor, input_of, key_of, storage_pattern
 from .errors import KernelError, LoweringError
 from .ledger import ledger
 from .lowering import registry
@@ -31,11 +31,7 @@ if TYPE_CHECKING:
 
 OpOverload: TypeAlias = torch._ops.OpOverload
 Tensor: TypeAlias = torch.Tensor
-_TENSOR_TYPES = {Tensor, Parameter}  # exact types; a subclass joins on first sight
 _default_dtype = torch.get_default_dtype
-# As functions, for ``map``: lists of tensors are the optimizers' daily bread.
-_storage_of, _stride_of, _offset_of = Tensor.untyped_storage, Tensor.stride, Tensor.storage_offset
-_dtype_of, _shape_of = Tensor.dtype.__get__, Tensor.shape.__get__
 
 _operators: dict[OpOverload, Operator] = {}
 _kernels: dict[OpOverload, Callable[..., Any]] = {}
@@ -43,94 +39,13 @@ _plan_count = 0
 _recorder: Recorder | None = None  # of adaptive eager; decided once, before the first kernel is made
 
 
-class _HostTensor(Exception):
-    """A CPU tensor with dimensions was mixed with device tensors."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-
-
-def _input_of(value: Any, key: list[Any], inputs: list[Any]) -> None:
-    """Key and input of what stands in a tensor's place: a number, a CPU scalar, a tensor of any class."""
-    kind = type(value)
-    if kind is float or kind is int or kind is bool or kind is complex:
-        key.append(kind)
-        inputs.append(runtime.number(value))
-    elif isinstance(value, torch.Tensor):
-        if value.device.type != DEVICE.type:
-            if value.dim() or value.device.type != "cpu":
-                raise _HostTensor(value)
-            key += ("cpu", value.dtype)
-            inputs.append(runtime.host_scalar(value))
-            return
-        _TENSOR_TYPES.add(kind)
-        inputs.append(value.untyped_storage().buffer)
-        key += (value.dtype, value.shape, value.stride(), value.storage_offset())
-    elif isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        raise LoweringError("symbolic numbers")
-    else:
-        raise LoweringError(f"an argument of type {kind.__name__}")
-
-
-def _key_of(
-    value: Any, role: Role, specialise: Callable[[Any], bool] | None, key: list[Any], inputs: list[Any]
-) -> None:
-    """Key and inputs of an argument that is not a single tensor."""
-    if value is None:
-        key.append(None)
-    elif role is Role.NUMBER:
-        if specialise is not None and specialise(value):
-            key.append((type(value), value))
-        else:
-            key.append(type(value))
-            inputs.append(runtime.number(value))
-    elif role is Role.TENSORS:
-        key.append(len(value))
-        if _TENSOR_TYPES.issuperset(map(type, value)):
-            inputs += [s.buffer for s in map(_storage_of, value)]
-            for part in (_dtype_of, _shape_of, _stride_of, _offset_of):
-                key += map(part, value)
-            return
-        for v in value:
-            if v is None:
-                key.append(None)
-            else:
-                _input_of(v, key, inputs)
-    elif role is Role.NUMBERS and not (specialise is not None and specialise(value)):
-        key.append(len(value))
-        for v in value:
-            key.append(type(v))
-            inputs.append(runtime.number(v))
-    elif role is Role.GENERATOR:
-        key.append("generator")
-    elif type(value) is list:
-        if role is Role.NUMBERS:
-            key.append(tuple(map(type, value)))
-        key.append(tuple(value))
-    else:
-        key.append((type(value), value))  # 1, 1.0 and True are equal as keys
-
-
-def _storage_pattern(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Which tensor arguments share a storage: True when none do. Only operators that write need it in their key."""
-    storages: list[int] = []
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, torch.Tensor):
-            storages.append(id(value.untyped_storage()))
-        elif isinstance(value, list):
-            storages += map(id, map(_storage_of, [v for v in value if isinstance(v, torch.Tensor)]))
-    if len(set(storages)) == len(storages):
-        return True
-    first: dict[int, int] = {}
-    return tuple(first.setdefault(s, i) for i, s in enumerate(storages))
-
-
 def kernel_of(operator: Operator) -> Callable[..., Any]:
     """The kernel of one overload."""
     plans, roles, kwarg_roles = operator.plans, operator.roles, operator.kwarg_roles
     random, draws, writes = operator.random, operator.draws, bool(operator.written)
     tally, name = operator.tally, operator.name
-    tensor_role, types = Role.TENSOR, _TENSOR_TYPES
+    tensor_role, types = Role.TENSOR, TENSOR_TYPES
+    numbers = any(role is Role.NUMBERS for role, _ in roles)
     recorder = _recorder
     join, ordered = None if recorder is None else recorder.join, torch._C._get_deterministic_algorithms
 
@@ -146,25 +61,26 @@ def kernel_of(operator: Operator) -> Callable[..., Any]:
                     elif a is None:
                         key.append(None)
                     else:
-                        _input_of(a, key, inputs)
+                        input_of(a, key, inputs)
                 else:
-                    _key_of(a, role, specialise, key, inputs)
+                    key_of(a, role, specialise, key, inputs)
             for n, a in kwargs.items():
                 key.append(n)
                 role, specialise = kwarg_roles[n]
                 if role is tensor_role and a is not None:
-                    _input_of(a, key, inputs)
+                    input_of(a, key, inputs)
                 else:
-                    _key_of(a, role, specialise, key, inputs)
+                    key_of(a, role, specialise, key, inputs)
             if writes:
-                # Tensors that share a storage share its buffer, so distinct buffers settle it (equal ones need not share).
-                distinct = len(set(map(id, inputs))) == len(inputs)
-                key.append(distinct or _storage_pattern(operator, args, kwargs))
+                # Tensors that share a storage share its buffer, so distinct buffers settle it (equal ones need not share, and
+                # equal numbers are one value).
+                distinct = not numbers and len(set(map(id, inputs))) == len(inputs)
+                key.append(distinct or storage_pattern(operator, args, kwargs))
             if random and (draws is None or draws(args, kwargs)):
                 inputs.append(_random_key(args, kwargs))
         except AttributeError:  # a plain tensor without a buffer: of another device, or a CPU scalar
             return _careful(operator, args, kwargs)
-        except (_HostTensor, LoweringError) as problem:
+        except (HostTensor, LoweringError) as problem:
             return _irregular(operator, args, kwargs, problem)
         found = tuple(key)
         try:
@@ -324,7 +240,7 @@ def _irregular(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
     """A call that cannot be keyed. CPU tensors may index a device tensor; any other mix of devices is the user's error."""
     if isinstance(problem, LoweringError):
         return failures.retreat(operator, args, kwargs, problem, ran=False)
-    assert isinstance(problem, _HostTensor)
+    assert isinstance(problem, HostTensor)
     if operator.op._schema.name in _TAKES_HOST_INDICES and problem.tensor.device.type == "cpu":
         indices = [transfer.to_device(i) if i is not None and i.device.type == "cpu" else i for i in args[1]]
         if all(isinstance(a, (int, float, bool)) or not _is_host(a) for a in (args[0], *args[2:])):
@@ -350,17 +266,17 @@ def _careful(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) 
             if name is not None:
                 key.append(name)
             if role is Role.TENSOR and value is not None:
-                _input_of(value, key, inputs)
+                input_of(value, key, inputs)
             elif role is Role.TENSORS and value is not None:
                 key.append(len(value))
                 for v in value:
-                    key.append(None) if v is None else _input_of(v, key, inputs)
+                    key.append(None) if v is None else input_of(v, key, inputs)
             else:
-                _key_of(value, role, specialise, key, inputs)
-    except (_HostTensor, LoweringError) as problem:
+                key_of(value, role, specialise, key, inputs)
+    except (HostTensor, LoweringError) as problem:
         return _irregular(operator, args, kwargs, problem)
     if operator.written:
-        key.append(_storage_pattern(operator, args, kwargs))
+        key.append(storage_pattern(operator, args, kwargs))
     if operator.random and (operator.draws is None or operator.draws(args, kwargs)):
         inputs.append(_random_key(args, kwargs))
     found = tuple(key)
@@ -461,7 +377,7 @@ def _composite_kernel(op: OpOverload, composite: Callable[..., Any]) -> Callable
             if reason is not None:
                 return fallback.run(operator, args, kwargs, reason)
         # Not while a graph is being traced.
-        if counted and (type(args[0]) in _TENSOR_TYPES or isinstance(args[0], list)):
+        if counted and (type(args[0]) in TENSOR_TYPES or isinstance(args[0], list)):
             tally.runs += 1
         return composite(*args, **kwargs)
 
