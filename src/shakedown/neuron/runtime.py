@@ -414,9 +414,10 @@ def synchronize(reason: str) -> None:
     if compile_only.on:
         return
     start_ns = time.perf_counter_ns()
-    if not asynchronous:
-        jax.effects_barrier()
-    jax.block_until_ready(_last())
+    if asynchronous:
+        jax.block_until_ready(_last())
+    else:
+        jax.effects_barrier()  # every call has returned with its program done
     events.record("synchronize", reason, start_ns=start_ns, duration_ns=time.perf_counter_ns() - start_ns)
     if asynchronous:
         _raise_first_failure()
