@@ -6,6 +6,7 @@ This module is imported by ``import torch``: it must stay light. Everything that
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Callable
@@ -146,6 +147,7 @@ def _start() -> ModuleType:
 
         if not _started:
             install.install()
+            _open_doors()
             _started, _started_pid, _initialized = True, os.getpid(), True
     return dispatch
 
@@ -174,6 +176,34 @@ def _nested_door(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
     return nested.call(op, args, kwargs)
 
 
+# Registering a boxed kernel makes C++ go through all operators, some 3 ms on each import of torch. So those of tensors that are
+# not plain come when the device starts, and before that doors of these operators alone: whatever else reaches a tensor
+# that is not plain has made a plain one first. (By dispatch key: what takes the call, names of ATen.)
+_DOORS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
+    "SparsePrivateUse1": (
+        sparse_door("SparsePrivateUse1"),
+        ("_sparse_coo_tensor_with_dims", "_sparse_coo_tensor_with_dims_and_tensors"),
+    ),
+    "SparseCsrPrivateUse1": (sparse_door("SparseCsrPrivateUse1"), ()),
+    "NestedTensorPrivateUse1": (_nested_door, ("_to_copy",)),
+}
+
+
+def _first_doors() -> torch.library.Library:
+    library = torch.library.Library("aten", "IMPL")
+    for key, (door, names) in _DOORS.items():
+        for name in names:
+            library.impl(name, functools.partial(door, getattr(torch.ops.aten, name).default), key)
+    return library
+
+
+def _open_doors() -> None:
+    library = torch.library.Library("_", "IMPL")
+    for key, (door, _) in _DOORS.items():
+        library.fallback(door, key)
+    _libraries.append(library)
+
+
 def register() -> None:
     """Name the device, give it its module, and open the door for operators. Called by autoload, once."""
     import sys
@@ -193,11 +223,8 @@ def register() -> None:
         sys.modules[f"torch.{DEVICE_NAME}.{part.__name__.rpartition('.')[2]}"] = part
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(_door, "PrivateUse1")
-    for key in ("SparsePrivateUse1", "SparseCsrPrivateUse1"):
-        everything.fallback(sparse_door(key), key)
-    everything.fallback(_nested_door, "NestedTensorPrivateUse1")
     everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    _libraries.extend((everything, pinned.register()))
+    _libraries.extend((everything, _first_doors(), pinned.register()))
     torch_gaps.close()
     default = config.DEFAULT_BACKEND()
     if default == DEVICE_NAME:

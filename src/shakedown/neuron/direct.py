@@ -53,11 +53,7 @@ def past_jit(run: Callable[..., Any], runner: Runner) -> Callable[..., Any]:
         if not found:
             return first(avals, inputs) if found is None else run(*inputs)
         execute, handlers, taken, single = found
-        try:
-            results = execute(inputs if taken is None else tuple(compress(inputs, taken)))
-        except TypeError:  # no arrays but what JAX traces with
-            return run(*inputs)
-        made = results.consume_with_handlers(handlers)
+        made = execute(inputs if taken is None else tuple(compress(inputs, taken))).consume_with_handlers(handlers)
         return made[0] if single else made
 
     def first(avals: tuple[Any, ...], inputs: tuple[Any, ...]) -> Any:

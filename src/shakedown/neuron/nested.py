@@ -48,7 +48,8 @@ def install() -> None:
     global _library
     _library = torch.library.Library("aten", "IMPL")
     for name in torch._C._dispatch_get_all_op_names():
-        if name.startswith("aten::") and torch._C._dispatch_has_kernel_for_dispatch_key(name, _CPU_KEY.name):
+        has = functools.partial(torch._C._dispatch_has_kernel_for_dispatch_key, name)
+        if name.startswith("aten::") and has(_CPU_KEY.name) and not has(_KEY):
             op = registry.overload(name.removeprefix("aten::"))
             _library.impl(op, functools.partial(_through_the_door, op), _KEY)
 

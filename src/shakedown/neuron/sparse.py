@@ -225,7 +225,7 @@ def install() -> None:
             if _has_kernel(name, cpu_key.name):
                 op = registry.overload(rest)
                 kernel = _kernels[key][op] = _kernel_of(op, key)
-                if key == _COO:
+                if key == _COO and not _has_kernel(name, key):  # the first of them have doors of their own
                     _library.impl(op, kernel, key)
 
 
