@@ -5,6 +5,7 @@ every value of every axis occurs, spread evenly; ``covering("torch.float32")`` a
 ``@pytest.mark.rotating(40)`` on a test over a long table: one in 40 of its cases, and never none.
 ``pytestmark = pytest.mark.rotating(2, least=3)`` in a file whose cases compile: half of the cases of its other parametrised
 tests, if they have three. The half changes with the seed, so that two days see all.
+``@pytest.mark.rotating(2, group="processes")`` on several tests of a file, which need no parameters: one in two of them.
 
 ``--sweep tenth`` keeps all cases with such an id, and adds a tenth of the rest, another tenth with every seed and each case
 in one of ten consecutive seeds (the seed is the day's number, if none is given; it is printed); ``--sweep all`` runs
@@ -51,12 +52,16 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
         return
     groups: dict[Any, list[pytest.Function]] = defaultdict(list)
     for item in items:
-        if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
-            groups[item.path, item.parent and item.parent.nodeid, item.originalname].append(item)
+        if isinstance(item, pytest.Function):
+            mark = _mark(item)
+            if mark is not None and "group" in mark.kwargs:
+                groups[item.path, mark.kwargs["group"]].append(item)
+            elif hasattr(item, "callspec"):
+                groups[item.path, item.parent and item.parent.nodeid, item.originalname].append(item)
     left_out: set[pytest.Item] = set()
     tenth = config.option.sweep == "tenth"
     for cases in groups.values():
-        mark = next((mark for mark in cases[0].iter_markers() if mark.name in ("rotating", "covering")), None)
+        mark = _mark(cases[0])
         seed = config.option.sweep_seed
         if mark is None or len(cases) < mark.kwargs.get("least", 2):
             continue
@@ -69,6 +74,11 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
+
+
+def _mark(item: pytest.Item) -> pytest.Mark | None:
+    """The nearest of our marks: a test's own comes before its file's."""
+    return next((mark for mark in item.iter_markers() if mark.name in ("rotating", "covering")), None)
 
 
 def chosen(nodeid: str, seed: int, one_in: int) -> bool:
