@@ -150,6 +150,7 @@ def losses(printed: str) -> list[float]:
     return [float(text) for text in re.findall(r"loss ([\d.]+)", printed)]
 
 
+@pytest.mark.rotating(2, group="modes")
 def test_compiled_by_default_and_captured_where_cuda_is_named(tmp_path, losses_of_the_cpu):
     done = run(
         tmp_path, "--mode", "compile", "--redirect-cuda", "--json", "out.json", EXAMPLE, "--epochs", "1", "--compile"
@@ -168,6 +169,7 @@ def test_compiled_by_default_and_captured_where_cuda_is_named(tmp_path, losses_o
     assert "1 captured" in done.stderr
 
 
+@pytest.mark.rotating(2, group="modes")
 def test_adaptive_and_as_a_module(tmp_path, losses_of_the_cpu):
     options = ("--mode", "adaptive", "--memory-limit", "1GiB", "--redirect-cuda", "--quiet")
     done = run(tmp_path, *options, "--json", "out.json", "-m", "train_cuda", "--epochs", "1", env=_with_example())
@@ -180,6 +182,7 @@ def test_adaptive_and_as_a_module(tmp_path, losses_of_the_cpu):
     assert "rehearsal" not in done.stderr
 
 
+@pytest.mark.rotating(2, group="modes")
 def test_a_script_that_names_no_device_under_a_profile(tmp_path):
     script = "import torch\nx = torch.ones(2)\nprint((x + x).device)\ntorch.ones(1, device='cuda')\n"
     options = ("--default-device", "--profile", "neuron-2.33", "--strict", "--cache", "kept", "--json", "out.json")

@@ -40,6 +40,7 @@ def named(case: Case) -> str:
     return "-".join(map(str, (case.family.name, case.dtype, case.attention, case.experts or "", mask)))
 
 
+@pytest.mark.rotating(len(COMPILED))
 @pytest.mark.parametrize("case", COMPILED, ids=named)
 def test_training_is_one_graph_forward_and_one_backward(case):
     whole(running.run(case))
@@ -62,6 +63,7 @@ def test_eager_execution_falls_back_for_nothing():
     assert outcome.error <= 1, outcome.worst
 
 
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize("by", [decoding.generated, decoding.stepped], ids=["generate", "by hand"])
 def test_decoding_with_a_static_cache_is_two_programs(by):
     torch._dynamo.reset()

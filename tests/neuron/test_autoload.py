@@ -41,6 +41,7 @@ HAS_DEVICE = "import torch; print(hasattr(torch, 'neuron'))"
     ("vendor", "setting", "present"),
     [(False, None, True), (False, "off", False), (True, None, False), (True, "rehearsal", True), (True, "off", False)],
 )
+@pytest.mark.rotating(2, group="a process that starts torch")
 def test_it_stands_aside_for_the_vendors_package(tmp_path, vendor, setting, present):
     environment = {"PYTHONPATH": vendor_package(tmp_path)} if vendor else {}
     if setting:
@@ -49,12 +50,14 @@ def test_it_stands_aside_for_the_vendors_package(tmp_path, vendor, setting, pres
     assert found.stdout.strip() == str(present), found.stderr
 
 
+@pytest.mark.rotating(2, group="a process that starts torch")
 def test_a_setting_that_cannot_be_read_names_the_variable(tmp_path):
     found = run(HAS_DEVICE, tmp_path, SHAKEDOWN_DEVICE="maybe")
     assert found.returncode != 0
     assert "SHAKEDOWN_DEVICE='maybe' cannot be used: it must be one of 'auto', 'rehearsal', 'off'" in found.stderr
 
 
+@pytest.mark.rotating(2, group="a process that starts torch")
 def test_a_conflict_gives_one_clear_message(tmp_path):
     code = (
         "import os; os.environ['TORCH_DEVICE_BACKEND_AUTOLOAD'] = '0'\n"
@@ -67,6 +70,7 @@ def test_a_conflict_gives_one_clear_message(tmp_path):
     assert "already registered as 'other'" in found.stderr
 
 
+@pytest.mark.rotating(2, group="a process that starts torch")
 def test_a_forked_child_gets_an_error_not_a_hang(tmp_path):
     code = """
 import os, torch
@@ -83,6 +87,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), torch.neuron._is_in_bad_
     assert run(code, tmp_path).stdout.split() == ["7", "False"]
 
 
+@pytest.mark.rotating(2, group="a process that starts torch")
 def test_executables_persist_between_processes(tmp_path):
     code = """
 import torch

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from shakedown.neuron import compile_step, events
 from shakedown.neuron.errors import UnsupportedStep
 
-pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+pytestmark = [pytest.mark.usefixtures("fresh_dynamo"), pytest.mark.rotating(2, least=3)]
 
 
 class Small(nn.Module):

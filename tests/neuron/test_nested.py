@@ -6,7 +6,10 @@ import torch.nn.functional as F
 
 from shakedown.neuron import events
 
-pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:.*nested")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:.*nested"),
+    pytest.mark.rotating(2, least=3),
+]
 
 _draw = torch.Generator().manual_seed(0)
 PARTS = [torch.randn(n, 4, generator=_draw) for n in (3, 1, 5, 2)]

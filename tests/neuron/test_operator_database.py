@@ -40,7 +40,7 @@ def hold(rows: list[checks.Row], known: dict[str, str]) -> None:
 KNOWN: dict[str, str] = {}
 
 
-@pytest.mark.rotating(40)
+@pytest.mark.rotating(80)
 @pytest.mark.parametrize(("entry", "dtype"), CASES, ids=label)
 def test_samples_agree_with_the_cpu(entry: databases.Entry, dtype: torch.dtype) -> None:
     gradients = entry.differentiable(dtype)

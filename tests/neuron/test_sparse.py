@@ -12,7 +12,7 @@ import torch
 from shakedown.neuron import events
 
 warnings.filterwarnings("ignore", message="Sparse")  # PyTorch's notes on beta features
-pytestmark = pytest.mark.filterwarnings("ignore:Sparse")
+pytestmark = [pytest.mark.filterwarnings("ignore:Sparse"), pytest.mark.rotating(2, least=3)]
 
 _draw = torch.Generator().manual_seed(0)
 MATRIX = torch.randn(5, 6, generator=_draw) * (torch.rand(5, 6, generator=_draw) > 0.6)

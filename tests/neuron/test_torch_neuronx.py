@@ -51,6 +51,7 @@ _AND_MORE = (
 
 
 @pytest.mark.parametrize("first", ["theirs", "ours"])
+@pytest.mark.rotating(2, group="a process that starts torch")
 def test_aws_package_is_the_one_that_is_imported_on_whichever_side_of_ours_it_lies(tmp_path, first):
     theirs = vendor(tmp_path / "site")
     order = (theirs, ROOT / "src") if first == "theirs" else (ROOT / "src", theirs)
@@ -58,6 +59,7 @@ def test_aws_package_is_the_one_that_is_imported_on_whichever_side_of_ours_it_li
     assert found.stdout.split() == ["True", "True", "2.13.3.0.1", "True"], found.stderr
 
 
+@pytest.mark.rotating(2, group="a process that starts torch")
 def test_in_one_folder_pythons_own_rule_prefers_the_directory(tmp_path):
     site = vendor(tmp_path / "site")
     (site / "torch_neuronx.py").write_text(_SHIM.read_text())
@@ -72,6 +74,7 @@ def test_in_one_folder_pythons_own_rule_prefers_the_directory(tmp_path):
     assert "SHAKEDOWN_DEVICE=off switches its rehearsal off" in found.stderr
 
 
+@pytest.mark.rotating(2, group="a process that starts torch")
 def test_switched_off_it_is_not_there_and_says_why(tmp_path):
     code = (
         "try:\n    import torch_neuronx\nexcept ModuleNotFoundError as error:\n    print(error.name, '|', error)\n"
@@ -85,6 +88,7 @@ def test_switched_off_it_is_not_there_and_says_why(tmp_path):
     assert run(_WHICH, tmp_path, ROOT / "src", theirs, SHAKEDOWN_DEVICE="off").stdout.split()[0] == "True"
 
 
+@pytest.mark.rotating(2, group="a process that starts torch")
 def test_metadata_without_a_module_is_a_broken_installation_and_not_a_rehearsal(tmp_path):
     site = vendor(tmp_path / "site", package=False)
     found = run(_WHICH, tmp_path, site)
@@ -92,6 +96,7 @@ def test_metadata_without_a_module_is_a_broken_installation_and_not_a_rehearsal(
     assert "torch-neuronx 2.13.3.0 is registered as installed, but its module is nowhere on the path" in found.stderr
 
 
+@pytest.mark.rotating(2, group="a process that starts torch")
 def test_a_rehearsal_beside_aws_package_has_the_module_too(tmp_path):
     theirs = vendor(tmp_path / "site")
     code = (
@@ -102,6 +107,7 @@ def test_a_rehearsal_beside_aws_package_has_the_module_too(tmp_path):
     assert found.stdout.split() == ["True", "True", "False"], found.stderr
 
 
+@pytest.mark.rotating(2, group="a process that starts torch")
 def test_importing_it_first_brings_the_device_and_neither_jax_nor_dynamo(tmp_path):
     code = """
 import torch_neuronx, sys, torch

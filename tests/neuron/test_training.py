@@ -18,7 +18,7 @@ OPTIMIZERS = {
 FORMS = {"single": {"foreach": False, "fused": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 
 
-@pytest.mark.covering
+@pytest.mark.rotating(4)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", ["decoder", "cnn"])
 def test_no_operator_of_a_training_step_falls_back(name, dtype):

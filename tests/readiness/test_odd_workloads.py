@@ -16,6 +16,8 @@ from shakedown.readiness.judge.disposition import INCONCLUSIVE
 
 from .support import InProcess, quick
 
+pytestmark = pytest.mark.rotating(2, least=3)  # each case is a trial
+
 PLAIN = """
 import torch
 from torch import nn

@@ -133,6 +133,7 @@ def test_the_page_says_that_it_is_a_rehearsal_and_can_be_attached(whole: Preflig
     assert all(line.endswith("|") for line in tables)
 
 
+@pytest.mark.rotating(3, group="a process that starts torch")
 def test_another_target_has_no_baseline(tmp_path: Path) -> None:
     done = run.invoke(
         cli.app, ["preflight", str(TINY), "--target", "cpu", "--requirements", str(demand(tmp_path)), "--json"]
@@ -148,6 +149,7 @@ def test_another_target_has_no_baseline(tmp_path: Path) -> None:
 # --- 10: the device ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.rotating(3, group="a process that starts torch")
 def test_a_device_that_is_switched_off_is_not_visible(
     whole: Preflight, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -196,6 +198,7 @@ def test_a_question_that_crashes_is_an_answer(monkeypatch: pytest.MonkeyPatch, t
     assert child.ask("raising", {}, 300.0).reason == "exit code 1: OSError: no libnrt.so"
 
 
+@pytest.mark.rotating(3, group="a process that starts torch")
 def test_a_backend_that_breaks_import_torch_still_says_who_it_is(
     whole: Preflight, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -218,6 +221,7 @@ def test_asked_for_the_native_package_and_found_the_rehearsal(whole: Preflight, 
     assert judged(whole, tmp_path, family="rehearsal").exit_code == 0
 
 
+@pytest.mark.rotating(3, group="a process that starts torch")
 def test_the_legacy_package_is_not_the_device_neuron(
     whole: Preflight, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -226,6 +230,7 @@ def test_the_legacy_package_is_not_the_device_neuron(
     assert "legacy one on PyTorch/XLA" in found.reasons[1].text
 
 
+@pytest.mark.rotating(3, group="a process that starts torch")
 def test_two_witnesses_that_disagree_stop_unless_one_is_named(
     whole: Preflight, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -242,6 +247,7 @@ def test_two_witnesses_that_disagree_stop_unless_one_is_named(
 # --- 12: the combination ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.rotating(3, group="a process that starts torch")
 def test_the_native_package_where_it_is_not_supported(
     whole: Preflight, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -257,6 +263,7 @@ def test_the_native_package_where_it_is_not_supported(
     assert "its wheel is for cp399" in texts
 
 
+@pytest.mark.rotating(3, group="a process that starts torch")
 def test_a_rehearsal_stands_on_other_ground_and_only_its_own_requirements_stop_it(
     whole: Preflight, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -451,6 +458,7 @@ def test_bad_input_is_one_line_and_checks_nothing(arguments: list[str], words: s
     assert words in answer["error"]
 
 
+@pytest.mark.rotating(3, group="a process that starts torch")
 def test_a_workload_that_cannot_be_loaded_is_bad_input(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(TINY.read_text().replace("def forward(model, batch)", "def go(model, batch)"))
@@ -460,6 +468,7 @@ def test_a_workload_that_cannot_be_loaded_is_bad_input(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.rotating(3, group="a process that starts torch")
 def test_an_interrupt_ends_it_and_what_it_started(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "shakedown.cli", "preflight", str(TINY)]
     command += ["--out", str(tmp_path / "page.md")]
