@@ -13,7 +13,7 @@ from jax import lax
 
 from ..errors import LoweringError
 from ..views import View
-from .checks import require
+from .checks import require, require_fits
 from .common import Array, is_complex, is_float, number_as, opmath, to_numpy
 from .registry import lower
 from .threefry import bits64, digits, integers, jax_key, normal, open_uniform, uniform
@@ -100,23 +100,43 @@ def log_normal(self: Array, mean: Any = 1.0, std: Any = 2.0, *, key: Array) -> A
 # --- integers ---------------------------------------------------------------------------------------------------------
 
 
+def _check_range(low: int, high: int, dtype: Any) -> None:
+    """``[low, high)`` must lie within `dtype` (ATen/native/DistributionTemplates.h, ``check_from_to_in_range``).
+
+    Raises:
+        LoweringError: it does not; the CPU kernel says it in its own words.
+    """
+    dtype = np.dtype(dtype)
+    if dtype == np.bool_:
+        least, most = 0, 1
+    else:
+        limits = jnp.finfo(dtype) if is_float(dtype) else jnp.iinfo(dtype)
+        least, most = (int(float(v)) if is_float(dtype) else int(v) for v in (limits.min, limits.max))
+    if not (least <= low <= most and least <= high - 1 <= most):
+        raise LoweringError(f"integers from {low} to {high} do not fit into {dtype}")
+
+
 @lower("randint", "randint.generator", random=True, takes_outputs=True)
 def randint(high: int, size: Sequence[int], *, key: Array, outputs: Sequence[View], **_: Any) -> Array:
+    _check_range(0, high, to_numpy(outputs[0].dtype))
     return integers(key, outputs[0].size, 0, high)
 
 
 @lower("randint.low", "randint.low_generator", random=True, takes_outputs=True)
 def randint_low(low: int, high: int, size: Sequence[int], *, key: Array, outputs: Sequence[View], **_: Any) -> Array:
+    _check_range(low, high, to_numpy(outputs[0].dtype))
     return integers(key, outputs[0].size, low, high - low)
 
 
-@lower("randint_like", "randint_like.generator", random=True)
-def randint_like(self: Array, high: int, *, key: Array, **_: Any) -> Array:
+@lower("randint_like", "randint_like.generator", random=True, takes_outputs=True)
+def randint_like(self: Array, high: int, *, key: Array, outputs: Sequence[View], **_: Any) -> Array:
+    _check_range(0, high, to_numpy(outputs[0].dtype))
     return integers(key, self.shape, 0, high)
 
 
-@lower("randint_like.low_dtype", "randint_like.low_generator_dtype", random=True)
-def randint_like_low(self: Array, low: int, high: int, *, key: Array, **_: Any) -> Array:
+@lower("randint_like.low_dtype", "randint_like.low_generator_dtype", random=True, takes_outputs=True)
+def randint_like_low(self: Array, low: int, high: int, *, key: Array, outputs: Sequence[View], **_: Any) -> Array:
+    _check_range(low, high, to_numpy(outputs[0].dtype))
     return integers(key, self.shape, low, high - low)
 
 
@@ -140,6 +160,7 @@ def random_(self: Array, *, key: Array) -> Array:
 
 @lower("random.to", random=True)
 def random_to(self: Array, to: int, *, key: Array) -> Array:
+    _check_range(0, to, self.dtype)
     return integers(key, self.shape, 0, to)
 
 
@@ -147,11 +168,16 @@ def random_to(self: Array, to: int, *, key: Array) -> Array:
 def random_from(self: Array, *bounds: Any, key: Array, **named: Any) -> Array:
     low, to = (*bounds, *(named[n] for n in ("from", "to") if n in named))
     high = _largest(self.dtype) + 1 if to is None else to
+    _check_range(low, high, self.dtype)
     return integers(key, self.shape, low, high - low)
 
 
-@lower("randperm", "randperm.generator", random=True)
-def randperm(n: int, *, key: Array, **_: Any) -> Array:
+@lower("randperm", "randperm.generator", random=True, takes_outputs=True)
+def randperm(n: int, *, key: Array, outputs: Sequence[View], **_: Any) -> Array:
+    dtype = to_numpy(outputs[0].dtype)
+    require_fits(max(n - 1, 0), dtype)
+    if dtype == np.float16 and n > (1 << digits(dtype)) + 1:  # bfloat16 is not checked there
+        raise LoweringError(f"{dtype} does not hold the integers up to {n}")
     return jnp.argsort(bits64(key, (n,)), stable=False)
 
 
