@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 
 from .common import Array
+from .elementwise import addcmul
 from .matmul import _grouped_mm
 from .registry import lower_custom
 
@@ -43,3 +44,11 @@ def zeros_and_scatter(shape: Sequence[int], indices: Sequence[Array], vals: Arra
     score function reads (torch/_dynamo/_trace_wrapped_higher_order_op.py).
     """
     return jnp.zeros(tuple(shape), vals.dtype).at[tuple(indices)].add(vals)
+
+
+@lower_custom("prims::fma(Tensor a, Tensor b, Tensor c) -> Tensor")
+def fma(a: Array, b: Array, c: Array) -> Array:
+    """``a * b + c``: what Dynamo makes of ``add_``, ``addcmul_`` and ``addcdiv_`` by a number that is a tensor, as in
+    ``torch.optim.Adam(capturable=True)``, so that it need not be read (torch/_dynamo/variables/tensor.py).
+    """
+    return addcmul(c, a, b)
