@@ -111,12 +111,17 @@ class KernelLowering:
         return [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in self.returns(tensors, given).leaves]
 
     def on_host(self, tensors: Sequence[torch.Tensor], given: str) -> list[torch.Tensor]:
-        """The same function for tensors of the CPU."""
+        """The same function for tensors of the CPU.
+
+        Raises:
+            ShakedownError: this process was forked from one that had started JAX, whose threads it lacks: it would wait for ever.
+        """
+        from .. import runtime
+
+        runtime.check_process()
         self.returns(tensors, given)
         run = self._hosts.get(given)
         if run is None:
-            from .. import runtime
-
             if len(self._hosts) >= _MOST:
                 self._hosts.clear()
             run = self._hosts[given] = runtime.host_function(lambda *arrays: self(arrays, given))
