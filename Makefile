@@ -10,9 +10,10 @@ MINUTES ?= 30
 ARGS   ?= --quick
 SWEEP  ?= cover
 
-# A file's tests share what its fixtures made, so a file stays in one worker. A worker that dies prints its stacks and is
-# replaced, but not for ever.
-PYTEST  = PYTHONFAULTHANDLER=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --max-worker-restart 2 --sweep $(SWEEP)
+# A file's tests share what its fixtures made, so a file stays in one worker, which takes the dearest that is left
+# (tests/order.py). A worker that dies prints its stacks and is replaced, but not for ever. Tests start a few hundred
+# processes: where a machine forbids bytecode files, each would compile this package anew.
+PYTEST  = PYTHONFAULTHANDLER=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --max-worker-restart 2 --sweep $(SWEEP)
 
 # Adaptive eager is decided when Python starts, so its tests are a pytest run of their own. Both run whatever becomes of the first.
 ADAPTIVE := SHAKEDOWN_ADAPTIVE=1
