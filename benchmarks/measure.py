@@ -72,10 +72,10 @@ def _block(work: Work, repeats: int, settle: float) -> float:
     return seconds(work, repeats) / repeats
 
 
-def quietest(attempt: Callable[[], T]) -> tuple[T, float]:
-    """The result of the first quiet `attempt`, or else of the least noisy; and how many processors others kept busy."""
+def quietest(attempt: Callable[[], T], attempts: int = ATTEMPTS) -> tuple[T, float]:
+    """The result of the first quiet one of `attempts`, or else of the least noisy; how many processors others kept busy."""
     found: list[tuple[float, T]] = []
-    for _ in range(ATTEMPTS):
+    for _ in range(attempts):
         busy, own, start = busy_seconds(), own_seconds(), time.perf_counter()
         result = attempt()
         elapsed, after = time.perf_counter() - start, busy_seconds()
@@ -90,13 +90,20 @@ def quietest(attempt: Callable[[], T]) -> tuple[T, float]:
 
 
 def compare(
-    ours: Work, peer: Work, *, repeats: int, blocks: int = 11, settle: float = 0.02, warmup: int = 3
+    ours: Work,
+    peer: Work,
+    *,
+    repeats: int,
+    blocks: int = 11,
+    settle: float = 0.02,
+    warmup: int = 3,
+    attempts: int = ATTEMPTS,
 ) -> Comparison:
     """Time `ours` and `peer`, each call of which must return only when its work is complete, in alternating blocks."""
     for work in (ours, peer):
         seconds(work, warmup)
     pairs, foreign = quietest(
-        lambda: [(_block(ours, repeats, settle), _block(peer, repeats, settle)) for _ in range(blocks)]
+        lambda: [(_block(ours, repeats, settle), _block(peer, repeats, settle)) for _ in range(blocks)], attempts
     )
     return Comparison(
         _summary([a for a, _ in pairs]),

@@ -22,7 +22,9 @@ from .rows import Row, compared
 from .side import Child
 from .works import Training, decoder, training
 
-_TOGETHER = 10  # steps of one profile: beginning and ending it is part of the figure
+_TOGETHER = 5  # steps of one profile: beginning and ending it is part of the figure
+# A profile with lines takes a second, its tables and the collector included.
+_SHORT: dict[str, int] = {"blocks": 7, "warmup": 1, "attempts": 2}
 _TRACKED = 1.03
 _ON = [ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]
 
@@ -134,7 +136,7 @@ def tracking() -> Iterator[Row]:
 
 def off() -> Iterator[Row]:
     with Child("small, after a profile") as ours, Child("small") as peer:
-        found = compare(ours, peer, repeats=20, blocks=21)
+        found = compare(ours, peer, repeats=10, blocks=21, attempts=2)
     yield compared(
         f"profiler off: eager step of the small decoder ({SMALL})", "a process that was never profiled", _TRACKED, found
     )
@@ -166,7 +168,7 @@ def on() -> Iterator[Row]:
         ("CPU and device, with_stack", lines, "a profile of the CPU alone, with_stack", host_lines),
     ):
         name = f"profiler on ({label}): {_TOGETHER} eager steps of the small decoder"
-        yield compared(name, peer_label, None, compare(ours, peer, repeats=1, blocks=11))
+        yield compared(name, peer_label, None, compare(ours, peer, repeats=1, **_SHORT))
 
 
 CASES: dict[str, Callable[[], Iterator[Row]]] = {
