@@ -152,20 +152,36 @@ def test_helpers_that_do_little():
 
 
 def test_a_forked_child_is_told_to_spawn():
-    torch.ones(1, device="neuron")
+    from shakedown.neuron.modes.compile import neuron
+
+    x = torch.ones(1, device="neuron")
+    ways = (
+        torch.neuron.init,
+        torch.neuron.synchronize,
+        torch.accelerator.synchronize,
+        lambda: x + 1,
+        x.cpu,
+        lambda: neuron(torch.fx.symbolic_trace(torch.nn.Identity()), [x]),
+    )
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        said = f"{torch.neuron._is_in_bad_fork()} {torch.neuron.is_initialized()} "
-        try:
-            torch.neuron.init()
-        except RuntimeError as error:
-            said += str(error)
-        os.write(write, said.encode())
+        said = [f"{torch.neuron._is_in_bad_fork()} {torch.neuron.is_initialized()}"]
+        for way in ways:
+            try:
+                said.append(f"no error: {way()}")
+            except RuntimeError as error:
+                said.append(str(error).replace("\n", " "))
+            except BaseException as error:  # the child must not go on with the tests
+                said.append(repr(error))
+        os.write(write, "\n".join(said).encode())
         os._exit(0)
     os.waitpid(child, 0)
-    said = os.read(read, 1000).decode()
+    first, *errors = os.read(read, 10_000).decode().split("\n")
     os.close(read)
     os.close(write)
-    assert said.startswith("True False Cannot re-initialize the neuron device in a forked subprocess")
-    assert "spawn" in said
+    assert first == "True False"
+    assert len(errors) == len(ways)
+    for text in errors:
+        assert text.startswith("Cannot re-initialize the neuron device in a forked subprocess")
+        assert "spawn" in text

@@ -31,7 +31,8 @@ def fresh(*more: int) -> torch.Tensor:
     "torch_neuronx",
     "get_executed_ops",
     source="snapshot; article",
-    differs="always `aten::name.overload`, where the snapshot has three spellings",
+    differs="always `aten::name.overload`, where the snapshot has three spellings, and without what only allocates, views or "
+    "reads (`empty`, `set_`, `item`)",
 )
 def executed():
     """Distinct names as a list, after a wait"""

@@ -287,6 +287,8 @@ def _wait_for_all() -> None:
 
         adaptive.flush("synchronize")
         runtime.synchronize("synchronize")
+    elif _is_in_bad_fork():
+        init()  # which says why not
 
 
 def live_bytes() -> int:
@@ -305,7 +307,7 @@ def live_bytes() -> int:
 def __getattr__(name: str) -> Any:
     if name == "default_generators":  # as in torch.cuda; made when somebody asks
         return _default_generators()
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise AttributeError(f"module 'torch.{DEVICE_NAME}' has no attribute {name!r}")
 
 
 def compile_step(model: Any, loss_fn: Any, optimizer: Any, **options: Any) -> Any:

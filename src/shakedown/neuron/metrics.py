@@ -120,6 +120,7 @@ def _happened(event: events.Event) -> None:
 
 
 def get_counter_names() -> list[str]:
+    """All counters, counted or not."""
     return list(_COUNTERS)
 
 
@@ -130,6 +131,7 @@ def get_counter_value(name: str) -> int | None:
 
 
 def get_metric_names() -> list[str]:
+    """All metrics, sampled or not."""
     return list(_METRICS)
 
 
@@ -186,16 +188,19 @@ def report_filtered(counter_names: Iterable[str] | None, metric_names: Iterable[
 
 
 def clear_counters() -> None:
+    """Set every counter to 0."""
     with _lock:
         _counts.update(dict.fromkeys(_COUNTERS, 0))
 
 
 def clear_metrics() -> None:
+    """Forget the samples of every metric."""
     with _lock:
         for metric in _metrics.values():
             metric.clear()
 
 
 def clear_all() -> None:
+    """:func:`clear_counters` and :func:`clear_metrics`."""
     clear_counters()
     clear_metrics()

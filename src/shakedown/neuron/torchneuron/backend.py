@@ -19,6 +19,7 @@ def set_model_name(name: str) -> None:
 
 
 def get_model_name() -> str:
+    """What :func:`set_model_name` has set; ``model_default`` before."""
     return _model_name
 
 

@@ -12,7 +12,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from ... import profiles, torch_gaps
 from ...buffer import DEVICE
-from ...device import _start
+from ...device import init
 from ...graph_higher_order import settle_rng_states
 from ...lowering import registry
 from . import artefacts, breaks, precompile
@@ -49,7 +49,7 @@ def neuron(
         GraphNotLowered: the graph cannot be one program, and the option ``one_program`` asks for that.
         UnsupportedByProfile: the active support profile refuses what was asked for.
     """
-    _start()
+    init()  # not in a process that was forked from one that uses the device: JAX's threads are not there
     precompile.switch_on()
     ruled: set[str] = set()
     decompositions = registry.decomposition_table()
