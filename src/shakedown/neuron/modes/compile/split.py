@@ -382,8 +382,16 @@ class Pieces:
         arguments.clear()
         values: dict[Any, Any] = {**self.constants, **dict(zip(self.placeholders, given))}
         given.clear()
-        if self.random and key is None:
-            key = rng.next_key(self.random)
+        if not self.random or key is not None:
+            return self._run(values, pairs, key)
+        try:
+            return self._run(values, pairs, rng.next_key(self.random))
+        except torch.OutOfMemoryError:
+            rng.give_back(None, self.random)
+            raise
+
+    def _run(self, values: dict[Any, Any], pairs: Any, key: Any) -> list[Any]:
+        """The steps one after the other, on `values` of the placeholders and constants."""
         kept: dict[Node, Any] = {}
         for number, (step, dead) in enumerate(zip(self.steps, self.dead)):
             if number == len(self.steps) - 1:

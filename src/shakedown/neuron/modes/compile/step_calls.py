@@ -124,7 +124,13 @@ class Captured:
         if recent is None or not recent.fits(optimizer, inputs, parameters, options, updates, owner.keep_gradients):
             recent = self._recent(inputs, parameters, options, updates)
         graph, traced, subject = recent.graph, recent.traced, recent.subject
-        results, broken = graph(recent.tensors, recent.storages, self._values(subject))
+        try:
+            results, broken = graph(recent.tensors, recent.storages, self._values(subject))
+        except torch.OutOfMemoryError:
+            if not graph.ran:  # nothing has been done yet, and the optimizer keeps no state for it
+                self.recent = None
+                self._forget(graph.begun)
+            raise
         recent.storages = []
         if broken is not None:
             self._refuse(inputs, broken)
@@ -242,6 +248,7 @@ class Captured:
                     begun = [p for p in begun if p is not parameters[i]]
             key, counters, same = self._key(subject, updates)
             graph = StepGraph(f"{owner.name}_{next(_numbers)}_step".lower(), traced, subject, same, counters)
+            graph.begun = begun
         except NeedsTheNumber as error:
             self._forget(begun)
             raise UnsupportedStep(

@@ -186,6 +186,7 @@ class StepGraph:
         self.programs[_ONLY] = run, self.donated, [], program
         self.needs = Needs(program)
         self.ran = False
+        self.begun: list[Tensor] = []  # parameters whose state in the optimizer was made for the first run
         graphs.add(self)
 
     # --- making it ------------------------------------------------------------------------------------------------------
