@@ -10,12 +10,13 @@ device has PyTorch's own.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from . import memory
+from . import memory, torch_gaps
 from .autoload import DEVICE_NAME
 
 _originals: dict[str, Any] = {}
@@ -86,6 +87,35 @@ def close_factories() -> None:
             if owner is torch:
                 _builtins._register_builtin(made, f"aten::{name}")  # so that TorchScript knows it
             setattr(owner, name, made)
+    torch_gaps.when_loaded("torch._dynamo.trace_rules", _show_to_dynamo)
+
+
+def _show_to_dynamo(rules: Any) -> None:
+    """Dynamo has functions by their identity, looked up once: what it has of them is looked up anew, and held under both.
+
+    A function that the user imported by name before is PyTorch's own, and is to be captured like ours.
+    """
+    original = getattr(rules, "get_torch_obj_rule_map", None)
+    if original is None:
+        return
+
+    @functools.cache
+    def get_torch_obj_rule_map() -> dict[Any, Any]:
+        found: dict[Any, Any] = original()
+        for name, function in _originals.items():
+            place, _, last = name.rpartition(".")
+            if place == "torch":
+                ours = getattr(torch, last)
+                if (rule := found.get(ours) or found.get(function)) is not None:
+                    found[ours] = found[function] = rule
+        return found
+
+    original.cache_clear()
+    rules.get_torch_obj_rule_map = get_torch_obj_rule_map
+    functions = sys.modules.get("torch._dynamo.variables.torch")
+    handlers = getattr(getattr(functions, "TorchInGraphFunctionVariable", None), "_get_handlers", None)
+    if hasattr(handlers, "cache_clear"):
+        handlers.cache_clear()
 
 
 def _pinning(original: Callable[..., Any]) -> Callable[..., Any]:
