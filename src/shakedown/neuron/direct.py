@@ -13,12 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import compress
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jax import Array
-
-if TYPE_CHECKING:
-    from .linking import Runner
 
 try:
     from jax._src import core, dispatch, tree_util
@@ -38,8 +35,11 @@ _Launch = tuple[Callable[..., Any], list[Any], list[bool] | None, bool]
 _BY_JIT = ()
 
 
-def past_jit(run: Callable[..., Any], runner: Runner) -> Callable[..., Any]:
-    """`run`, the jitted program of `runner`, which is asked the first time for each signature of inputs."""
+def past_jit(run: Callable[..., Any], compiled_for: Callable[[Any], Any]) -> Callable[..., Any]:
+    """`run`, a jitted program or a compiled one, which is asked the first time for each signature of inputs.
+
+    `compiled_for` gives the ``jax.stages.Compiled`` that has run for a signature (:data:`.executables.Aval` of each input).
+    """
     if not _KNOWN:
         return run
     ready: dict[tuple[Any, ...], Any] = {}  # by abstract values: a _Launch, or _BY_JIT
@@ -60,11 +60,18 @@ def past_jit(run: Callable[..., Any], runner: Runner) -> Callable[..., Any]:
         results = run(*inputs)
         if all(isinstance(x, Array) for x in inputs) and core.trace_state_clean():
             signature = tuple((tuple(a.shape), a.dtype, bool(a.weak_type)) for a in avals)
-            ready[avals] = _launch(runner.known.get(signature), len(inputs))
+            ready[avals] = _launch(compiled_for(signature), len(inputs))
         return results
 
-    call.runner = runner  # type: ignore[attr-defined]
     return call
+
+
+def of_compiled(compiled: Any) -> Callable[..., Any]:
+    """A ``jax.stages.Compiled`` in the same way; ``compiled`` is its attribute. TypeError for inputs of another signature."""
+    run: Any = past_jit(compiled, lambda signature: compiled)
+    if run is not compiled:
+        run.compiled = compiled
+    return run  # type: ignore[no-any-return]
 
 
 def _launch(compiled: Any, count: int) -> _Launch | tuple[()]:

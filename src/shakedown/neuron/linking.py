@@ -74,7 +74,7 @@ class Runner:
         if not (_KNOWN and executables.installed()):
             self.jitted.runner = self
             return self.jitted
-        run = _jax.pjit(
+        jitted = _jax.pjit(
             self.jitted.__name__,
             None,
             self._missed,
@@ -84,7 +84,9 @@ class Runner:
             tree_util.dispatch_registry,
             pxla.cc_shard_arg,
         )
-        return direct.past_jit(run, self)
+        run: Any = direct.past_jit(jitted, self.known.get)
+        run.runner = self
+        return run
 
     def _missed(self, *inputs: Any) -> Any:
         """Called by JAX's C++ for inputs that it has not seen: results, and what it needs to do the same without us."""

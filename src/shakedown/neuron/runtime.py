@@ -251,7 +251,9 @@ def costs(run: Callable[..., Any], signature: Sequence[Aval]) -> dict[str, float
     `run` comes from :func:`compile` or :func:`link_segment`. What has been compiled already is not compiled again.
     """
     runner: linking.Runner | None = getattr(run, "runner", None)
-    compiled: Any = run if runner is None else runner.compiled(tuple(signature), _shaped(signature))
+    compiled: Any = getattr(run, "compiled", run)
+    if runner is not None:
+        compiled = runner.compiled(tuple(signature), _shaped(signature))
     counted, memory = compiled.cost_analysis() or {}, compiled.memory_analysis()
     known = bool(counted)
     return {

@@ -23,7 +23,7 @@ from typing import Any
 
 import cloudpickle
 
-from ... import config, events, program_key, runtime
+from ... import config, direct, events, program_key, runtime
 from ...program import Program
 from . import wire
 from .fusion import Wiring
@@ -137,7 +137,7 @@ class Compiler:
             request = cloudpickle.dumps((name, (_pickled(job.programs), *wired), job.signature, donate))
             found, source = runtime.link_segment(self._ask(request), name, job.signature, key), "background"
         job.target.demands, job.target.temp = found.demands, found.temp
-        return found.compiled, source
+        return direct.of_compiled(found.compiled), source
 
     def _ask(self, request: bytes) -> runtime.Linkable:
         """Send one request to the process, started if need be, and wait for its answer."""
