@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 # split, break, recompile and limit are about torch.compile: an operator that a graph was split around, and what Dynamo decided.
@@ -87,13 +86,13 @@ class _Watched(Tally):
                 watcher(self)
 
 
-@dataclass(slots=True)
 class Count:
-    """Sum over events of one kind with the same name, phase and detail."""
+    """Sum over events of one kind with the same name, phase and detail. (A dataclass's methods are compiled on each import.)"""
 
-    count: int = 0
-    seconds: float = 0.0
-    nbytes: int = 0
+    __slots__ = ("count", "nbytes", "seconds")
+
+    def __init__(self) -> None:
+        self.count, self.seconds, self.nbytes = 0, 0.0, 0
 
 
 _lock = threading.RLock()

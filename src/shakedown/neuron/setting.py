@@ -128,7 +128,7 @@ _KINDS: dict[Any, str] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)  # each method that it writes is compiled on every `import torch`
 class Setting(Generic[T]):
     """One environment variable. ``setting()`` gives its value now; nothing is cached.
 
