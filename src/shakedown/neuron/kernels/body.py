@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from .. import profiles
 from ..buffer import DEVICE
 from ..dtypes import to_torch
-from ..errors import LoweringError
+from ..errors import KernelError, LoweringError
 from ..program import Builder, Program, Ref
 
 if TYPE_CHECKING:
@@ -80,10 +80,8 @@ def traced(lowering: BodyLowering, call: Call, arrays: Sequence[Any]) -> Program
     """
     from ..graph import GraphLowering
 
-    body = lowering.body
-    assert body is not None
     slots = _written(lowering, call)
-    module = _graph(body, call, [(tuple(a.shape), to_torch(a.dtype)) for a in arrays], slots)
+    module = _graph(lowering, call, [(tuple(a.shape), to_torch(a.dtype)) for a in arrays], slots)
     for node in module.graph.nodes:
         if node.target is torch.ops.aten.as_strided.default and node.args[0].op == "placeholder":
             raise LoweringError(f"{lowering.name}: as_strided of an argument, whose strides are not part of a program")
@@ -115,8 +113,14 @@ def _written(lowering: BodyLowering, call: Call) -> list[int]:
     return found
 
 
+def _name_of(lowering: BodyLowering, call: Call, number: int) -> str:
+    """The parameter that array `number` was given for, in quotes."""
+    given = {**dict(zip(lowering.parameters, call.args)), **call.kwargs}
+    return next((repr(n) for n, v in given.items() if repr(Slot(number)) in repr(v)), "an argument")
+
+
 def _graph(
-    body: Callable[..., Any], call: Call, kinds: Sequence[tuple[tuple[int, ...], torch.dtype]], written: Sequence[int]
+    lowering: BodyLowering, call: Call, kinds: Sequence[tuple[tuple[int, ...], torch.dtype]], written: Sequence[int]
 ) -> torch.fx.GraphModule:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch._subclasses.functional_tensor import dispatch_functionalize
@@ -125,9 +129,18 @@ def _graph(
 
     from ..lowering import registry
 
+    body = lowering.body
+    assert body is not None
+
     def run(*tensors: torch.Tensor) -> list[torch.Tensor]:
         args, kwargs = call.given(tensors)
+        before = [t._version for t in tensors]
         returned = leaves(body(*args, **kwargs))
+        for number, tensor in enumerate(tensors):
+            if tensor._version != before[number] and number not in written:  # the program would not write it
+                raise KernelError(
+                    f"{lowering.name} writes to {_name_of(lowering, call, number)}, which mutates_args does not name"
+                )
         return [*returned, *(tensors[i] for i in written)]
 
     functional = dispatch_functionalize(run)

@@ -10,12 +10,15 @@ from typing import Any
 import torch
 
 from ..autoload import DEVICE_NAME
+from ..errors import KernelError
 from ..lowering import registry
 from .body import leaves
 from .lowered import BodyLowering
 
 _bodies: weakref.WeakKeyDictionary[Any, Callable[..., Any]] = weakref.WeakKeyDictionary()  # of operators made here
 _libraries: dict[str, torch.library.Library] = {}
+# What PyTorch says on tensors without values of ``.item()`` and of all that calls it: ``if x.sum() > 0``, ``float(x)``.
+_READS = ("cannot be called on meta tensors", "data-dependent")
 
 
 def body_of(definition: Any) -> Callable[..., Any] | None:
@@ -56,7 +59,15 @@ def _fake(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
     check = getattr(torch._library.utils, "_c_check_aliasing_constraint", None)
 
     def fake(*args: Any, **kwargs: Any) -> Any:
-        result = fn(*args, **kwargs)
+        try:
+            result = fn(*args, **kwargs)
+        except RuntimeError as error:
+            if not any(m in str(error) for m in _READS):
+                raise
+            raise KernelError(
+                f"{name} cannot be a program of the device: it decides by, or computes with, a number that it reads from a "
+                "tensor; use tensors (torch.where) instead"
+            ) from error
         if check is not None:
             check(name, args, kwargs, result, lambda: inspect.getmodule(fn))
         return result
