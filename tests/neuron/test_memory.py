@@ -49,6 +49,17 @@ def test_the_figures_have_torch_neurons_names():
         assert getattr(n, name) is getattr(n.memory, name)
 
 
+def test_names_of_cuda_that_are_not_here_say_why():
+    for name in (*torch.cuda.memory.__all__, "_snapshot", "_dump_snapshot", "_record_memory_history"):
+        for module in (n, n.memory):
+            if name not in memory.__all__:
+                assert not hasattr(module, name)
+                with pytest.raises(AttributeError, match=f"no attribute '{name}': [a-z].* "):
+                    getattr(module, name)
+    with pytest.raises(AttributeError, match="no attribute 'now'$"):
+        n.now
+
+
 @pytest.mark.parametrize("device", [None, 0, "neuron", "neuron:0", torch.device("neuron", 0)])
 def test_the_device_may_be_named(device):
     assert n.memory_allocated(device) == n.memory_allocated()

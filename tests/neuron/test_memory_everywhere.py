@@ -131,6 +131,7 @@ def test_what_is_held(fn, more):
     del made
 
 
+@pytest.mark.filterwarnings("ignore:os.fork")
 def test_a_child_that_is_forked_counts_its_own():
     x = kib(4)
     before = n.memory_allocated()

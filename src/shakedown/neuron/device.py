@@ -307,7 +307,7 @@ def live_bytes() -> int:
 def __getattr__(name: str) -> Any:
     if name == "default_generators":  # as in torch.cuda; made when somebody asks
         return _default_generators()
-    raise AttributeError(f"module 'torch.{DEVICE_NAME}' has no attribute {name!r}")
+    raise memory.absent(name)
 
 
 def compile_step(model: Any, loss_fn: Any, optimizer: Any, **options: Any) -> Any:

@@ -198,6 +198,34 @@ def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
     return "\n".join([*lines, rule])
 
 
+_BLOCKS = "memory is not kept in segments and blocks: memory_stats() and memory_summary() have what is held"
+_HISTORY = "no history of allocations is kept: torch.profiler with profile_memory=True has each, and memory.telling() tells of it"
+_ALLOCATOR = "the device has no allocator that could be chosen, called or given pools"
+_HOST = "pinned memory is ordinary memory of the host, and nobody counts it"
+_PEAKS = "reset_peak_memory_stats() begins anew"
+_ABSENT = {  # of torch.cuda's names: why there is no such thing
+    **dict.fromkeys(("memory_snapshot", "memory_stats_as_nested_dict", "memory_cached", "max_memory_cached"), _BLOCKS),
+    **dict.fromkeys(("_snapshot", "_dump_snapshot", "_record_memory_history"), _HISTORY),
+    **dict.fromkeys(("reset_max_memory_allocated", "reset_max_memory_cached"), _PEAKS),
+    **dict.fromkeys((f"caching_allocator_{name}" for name in ("alloc", "delete", "disabled", "enable")), _ALLOCATOR),
+    **dict.fromkeys(("change_current_allocator", "get_allocator_backend", "MemPool", "use_mem_pool"), _ALLOCATOR),
+    **dict.fromkeys(("host_memory_stats", "host_memory_stats_as_nested_dict", "reset_peak_host_memory_stats"), _HOST),
+    "reset_accumulated_host_memory_stats": _HOST,
+    "CUDAPluggableAllocator": _ALLOCATOR,
+    "list_gpu_processes": "the device is this process's own, and no other holds memory of it",
+}
+
+
+def absent(name: str) -> AttributeError:
+    """What to raise for a name that ``torch.neuron`` has not."""
+    why = f": {_ABSENT[name]}" if name in _ABSENT else ""
+    return AttributeError(f"module 'torch.neuron' has no attribute {name!r}{why}")
+
+
+def __getattr__(name: str) -> Any:
+    raise absent(name)
+
+
 # --- telling ------------------------------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -114,9 +115,17 @@ class TrainingStep:
         self.constant: set[tuple[str, int | None]] = set()  # options by whose value the optimizer decides
         self.watched: dict[Any, float] = {}  # the numbers among the options when a program was last looked for
 
+        self.recent: weakref.WeakKeyDictionary[Captured, Any] = weakref.WeakKeyDictionary()  # what each ran last
+        here = weakref.ref(self)  # Dynamo keeps a backend, too, as long as the loss's code lives
+
+        def make(module: torch.fx.GraphModule, examples: Any) -> Captured:
+            owner = here()
+            assert owner is not None, "called by its step"
+            return owner._backend(module, examples)
+
         # A frame of this package would be skipped by Dynamo, so that there is none between it and the user's code.
         loss = model if loss_fn is None else functools.partial(loss_fn, model)
-        backend = self._backend if backend_wrapper is None else backend_wrapper(self._backend)
+        backend = make if backend_wrapper is None else backend_wrapper(make)
         self._loss = torch.compile(loss, backend=backend, fullgraph=True, dynamic=False, recompile_limit=max_programs)
 
     def __call__(self, *batch: Any, **named: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import weakref
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -105,9 +106,25 @@ class Captured:
     """A captured loss, and the programs of the steps that are made with it."""
 
     def __init__(self, owner: TrainingStep, module: torch.fx.GraphModule) -> None:
-        self.owner, self.module = owner, module
+        self._owner, self.module = weakref.ref(owner), module
         self.programs: dict[Any, tuple[StepGraph, Any]] = {}
-        self.recent: _Recent | None = None
+
+    # Dynamo keeps what it has compiled as long as the loss's code lives, which may be as long as the process: neither the step
+    # nor its tensors may live as long for that.
+
+    @property
+    def owner(self) -> TrainingStep:
+        found = self._owner()
+        assert found is not None, "called by its step"
+        return found
+
+    @property
+    def recent(self) -> _Recent | None:
+        return self.owner.recent.get(self)
+
+    @recent.setter
+    def recent(self, found: _Recent | None) -> None:
+        self.owner.recent[self] = found
 
     def __call__(self, *inputs: Any) -> list[Tensor]:
         owner = self.owner

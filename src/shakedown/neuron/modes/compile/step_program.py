@@ -345,7 +345,7 @@ class StepGraph:
             raise _unlowered(error) from error
         if self.profile is not None:
             self.profile.announce()
-        self.ran = True
+        self.ran, self.begun = True, []
         return results
 
 
