@@ -40,9 +40,10 @@ def cases() -> Iterator[Case]:
         for dtype in NAMES:
             first = Case(family, "compile", dtype, experts=experts[0])
             for attention in family.attention:
-                # The loss that balances experts reads the mask, and cannot read one of blocks.
-                masked = not (experts[0] and attention == "flex_attention")
-                yield replace(first, attention=attention, padded=masked)
+                # The loss that balances experts reads the mask, and cannot read one of blocks; without a mask of the
+                # caller's, Transformers makes one in the graph, with a warning that Dynamo refuses.
+                if not (experts[0] and attention == "flex_attention"):
+                    yield replace(first, attention=attention)
             yield replace(first, padded=False)
             yield from (replace(first, experts=e) for e in experts[1:])
             yield from (Case(family, mode, dtype) for mode in ("eager", "adaptive"))

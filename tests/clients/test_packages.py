@@ -53,16 +53,6 @@ def test_the_trainer_takes_the_device_unless_the_cpu_is_asked_for(transformers, 
         assert arguments.torch_compile_backend == ("inductor" if asked else "neuron")
 
 
-def test_what_does_not_take_the_device_s_name_says_so(tmp_path):
-    """Where these pass one day, docs/clients.md has a row too many."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file, save_file
-
-    save_file({"a": torch.ones(2)}, tmp_path / "a.safetensors")
-    with pytest.raises(SafetensorError, match="device neuron is invalid"):
-        load_file(tmp_path / "a.safetensors", device="neuron")
-
-
 def test_a_wrong_row_of_a_package_is_named():
     right = {"package": "p", "mode": "eager", "error": 0.5, "worst": "loss", "fallbacks": [], "expected_fallbacks": []}
     right |= {"executed": 3, "graphs": 0, "breaks": 0}
