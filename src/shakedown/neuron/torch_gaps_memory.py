@@ -113,7 +113,7 @@ def _show_to_dynamo(rules: Any) -> None:
     original.cache_clear()
     rules.get_torch_obj_rule_map = get_torch_obj_rule_map
     functions = sys.modules.get("torch._dynamo.variables.torch")
-    handlers = getattr(getattr(functions, "TorchInGraphFunctionVariable", None), "_get_handlers", None)
+    handlers: Any = getattr(getattr(functions, "TorchInGraphFunctionVariable", None), "_get_handlers", None)
     if hasattr(handlers, "cache_clear"):
         handlers.cache_clear()
 
