@@ -65,3 +65,16 @@ def test_a_forked_child_is_told_instead_of_waiting(monkeypatch):
     monkeypatch.setattr(runtime, "_forked", True)  # what a child finds; a real one would end pytest twice
     with pytest.raises(ShakedownError, match="'spawn'"):
         kernel(torch.ones(2), 3.0)
+
+
+def test_a_kernel_that_fails_while_a_graph_is_captured_is_named(fresh_dynamo, caplog):
+    def fails(x: Any) -> Any:
+        return x.no_such_attribute
+
+    kernel = wrap_nki(fails)
+    with pytest.raises(torch._dynamo.exc.Unsupported):  # whatever was the matter
+        compiled(lambda x: kernel(x))(torch.ones(2, device="neuron"))
+    said = [r.getMessage() for r in caplog.records if r.name == "shakedown.neuron.compile"]
+    assert said
+    assert "kernel fails" in said[0]
+    assert "no_such_attribute" in said[0]

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from ...nki import WrappedKernel
-from .. import torch_gaps
+from .. import log, torch_gaps
+from ..errors import KernelError
 from ..lowering import registry
 from .arguments import encode
 from .lowered import KernelLowering
@@ -35,7 +36,14 @@ def run(name: str, /, *args: Any, **kwargs: Any) -> Any:
     """Call the kernel `name` with tensors and constants."""
     lowering, op = _called[name]
     tensors, given = encode(name, *lowering.bound(args, kwargs))
-    returned = lowering.returns(tensors, given)
+    try:
+        returned = lowering.returns(tensors, given)
+    except KernelError as error:
+        if isinstance(
+            tensors[0], torch._subclasses.FakeTensor
+        ):  # Dynamo says "Unsupported output type" for any error here
+            log.logger("compile").error("%s", error)
+        raise
     return returned.rebuilt(op(tensors, given))
 
 
