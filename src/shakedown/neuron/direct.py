@@ -71,7 +71,7 @@ def of_compiled(compiled: Any) -> Callable[..., Any]:
     run: Any = past_jit(compiled, lambda signature: compiled)
     if run is not compiled:
         run.compiled = compiled
-    return run  # type: ignore[no-any-return]
+    return run
 
 
 def _launch(compiled: Any, count: int) -> _Launch | tuple[()]:
