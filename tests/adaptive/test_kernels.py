@@ -33,18 +33,18 @@ def bump_(x: Tensor, y: Tensor) -> Tensor:
     return total
 
 
-def _norms() -> Any:
-    file = Path(__file__).parents[2] / "examples" / "kernels_rms_norm.py"
-    spec = importlib.util.spec_from_file_location("kernels_rms_norm", file)
+def _example(name: str) -> Any:
+    file = Path(__file__).parents[2] / "examples" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
-    module = sys.modules["kernels_rms_norm"] = importlib.util.module_from_spec(spec)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
 def test_a_step_with_kernels_is_fused_and_is_the_cpus() -> None:
-    norms = _norms()
+    norms = _example("kernels_rms_norm")
     torch.manual_seed(0)
     start, weight = torch.randn(6, 8), torch.rand(8)
 
@@ -66,6 +66,25 @@ def test_a_step_with_kernels_is_fused_and_is_the_cpus() -> None:
     assert all(not g["errors"] for g in groups)
     assert "adaptive_kernels::bump_" in {name for g in groups for name in g["operators"]}
     assert operators()[0] > 0
+    assert not torch.neuron.get_fallback_ops()
+
+
+def test_products_of_groups_of_rows_are_those_of_a_loop() -> None:
+    grouped = _example("kernels_grouped_matmul")
+    torch.manual_seed(0)
+    rows, matrices = torch.randn(12, 4), torch.randn(3, 4, 4)
+
+    def on(device: str) -> list[Tensor]:
+        x, w = (t.clone().to(device).requires_grad_() for t in (rows, matrices))
+        if device == "cpu":
+            made = torch.cat([x[:5] * 2 @ w[0], x[5:] * 2 @ w[2]])
+        else:
+            made = grouped.grouped_matmul(x * 2, w, torch.tensor([5, 5, 12], dtype=torch.int32).to(device))
+        made.square().sum().backward()
+        return [made, x.grad, w.grad]
+
+    expected = on("cpu")
+    until_fused(lambda: on("neuron"), lambda made: same(made, expected))
     assert not torch.neuron.get_fallback_ops()
 
 
