@@ -125,3 +125,26 @@ def test_a_backward_pass_can_be_tried_again():
     x.grad = None
     loss.backward()
     torch.testing.assert_close(x.grad.cpu(), torch.full((8, 256), 2 * torch.e))
+
+
+def test_the_working_memory_of_fused_programs_counts():
+    x = kib(64)
+
+    def step() -> int:
+        n.reset_peak_memory_stats()
+        before = n.memory_allocated()
+        y = (x.exp() + 1).softmax(-1) * 2
+        n.synchronize()
+        assert y.sum().item() == pytest.approx(2 * 64, rel=1e-5)
+        return n.max_memory_allocated() - before
+
+    fused, _ = operators()
+    for _ in range(8):
+        most = step()
+        adaptive.wait(60)
+    assert operators()[0] > fused
+    needs = [
+        made.temp for _, group in adaptive.segments() for made in group.programs if "aten::_softmax" in group.operators
+    ]
+    assert max(needs) > 0
+    assert most >= 64 * KIB + max(needs)
