@@ -22,6 +22,7 @@ from . import (
     runtime,
     torch_gaps,
     torch_gaps_memory,
+    torch_gaps_meta,
 )
 from .device import sparse_door
 from .lowering import load as load_lowerings
@@ -43,6 +44,7 @@ def install() -> None:
     if adaptive.enabled():
         dispatch.record_with(adaptive.start())
     load_lowerings()
+    torch_gaps_meta.call_without_dynamo()
     profile = profiles.load(config.PROFILE())  # before anything is registered, so that a wrong one can be corrected
     _library = torch.library.Library("aten", "IMPL")
     taken = manual.register(_library)
