@@ -86,6 +86,24 @@ def run(script: str, **variables: str) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
+AFTER_JAX = """
+    import jax
+
+    jax.numpy.ones(2).block_until_ready()
+    import json
+    import torch
+
+    x = (torch.rand(800, 800) / 400).to("neuron")
+    x @ x
+    torch.neuron.synchronize()
+    for _ in range(8):
+        y = x @ x
+    said = {"early": torch.neuron.query()}
+    torch.neuron.synchronize()
+    said["late"] = torch.neuron.query()
+"""
+
+
 @pytest.fixture(scope="module")
 def said() -> dict[str, Any]:
     return run(TIMES + ERRORS)
@@ -114,3 +132,7 @@ def test_blocking_means_that_a_call_returns_with_its_work_done() -> None:
     assert said["elapsed early"] is True
     assert not said["asked in no time"]
     assert said["elapsed"]
+
+
+def test_a_client_that_others_made_is_waited_for_as_it_was_made() -> None:
+    assert run(AFTER_JAX, TORCH_NEURONX_ENABLE_ASYNC_NRT="0") == {"early": False, "late": True}

@@ -48,9 +48,16 @@ MADE = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _in_use():
+@pytest.fixture(scope="module", autouse=True)
+def _as_under_exec():
+    """The functions are wrapped, and are PyTorch's own again for the tests of other files."""
     torch.neuron.init()
+    torch_gaps_memory.close_factories()
+    yield
+    for name, function in torch_gaps_memory._factories.items():
+        place, _, last = name.rpartition(".")
+        setattr(torch if place == "torch" else torch.Tensor, last, function)
+    torch_gaps_memory._factories.clear()
 
 
 def test_every_function_has_a_row():

@@ -21,7 +21,6 @@ from . import (
     profiles,
     runtime,
     torch_gaps,
-    torch_gaps_memory,
     torch_gaps_meta,
 )
 from .device import sparse_door
@@ -63,7 +62,6 @@ def install() -> None:
         torch_gaps.keep_breaks_for_us()
     profiles.activate(profile)
     metrics.begin()
-    torch_gaps_memory.close_factories()
 
 
 def _doors_of_compressed(library: torch.library.Library) -> None:

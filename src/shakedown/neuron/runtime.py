@@ -69,16 +69,25 @@ def check_process() -> None:
         )
 
 
+def _client_is_there() -> bool:
+    """Whether other code of this process has made JAX's clients: what they read of the configuration holds for good."""
+    from jax._src import xla_bridge  # there is no public way to ask
+
+    asked = getattr(xla_bridge, "backends_are_initialized", None)
+    return asked is not None and asked()
+
+
 def start() -> None:
     """Configure JAX and take its default device. Called before the first program; once it has worked, it does nothing."""
     global _device, asynchronous, _blocking
     if _device is not None:
         return
     jax.config.update("jax_enable_x64", True)
-    jax.config.update("jax_cpu_enable_async_dispatch", config.ASYNC_DISPATCH())
+    deferred = jax.config.read("jax_cpu_enable_async_dispatch") if _client_is_there() else config.ASYNC_DISPATCH()
+    jax.config.update("jax_cpu_enable_async_dispatch", deferred)
     jax.monitoring.register_event_duration_secs_listener(_on_duration)
     _device = jax.devices()[0]
-    asynchronous = _device.platform != "cpu" or config.ASYNC_DISPATCH()
+    asynchronous = _device.platform != "cpu" or deferred
     _blocking = asynchronous and config.LAUNCH_BLOCKING()
     compile_only.start()
     executables.use(_device)

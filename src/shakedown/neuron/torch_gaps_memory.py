@@ -3,8 +3,8 @@
 ``torch.accelerator``'s functions of memory fail on an assertion, and ``empty_host_cache`` ends the process. They are left as they
 are, and what they call is answered from :mod:`.memory`; for any other accelerator the original answers. Functions that make
 tensors ask an allocator for pinned memory, before any kernel that Python could register: with ``pin_memory=True`` they raise
-NotImplementedError. They are wrapped when the device is first used, and not by ``import torch``, so that a process without the
-device has PyTorch's own.
+NotImplementedError. Only ``shakedown exec`` wraps them, for scripts that are to run as they are: it costs every call of them, and
+elsewhere ``torch.empty`` is to be the function that everybody knows by its identity.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from . import memory, torch_gaps
 from .autoload import DEVICE_NAME
 
 _originals: dict[str, Any] = {}
+_factories: dict[str, Any] = {}  # PyTorch's own, by name
 
 
 def close() -> None:
@@ -73,7 +74,7 @@ _METHODS = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros
 
 def close_factories() -> None:
     """Make ``torch.empty(..., pin_memory=True)`` and its like work, once per process."""
-    if "torch.empty" in _originals:
+    if _factories:
         return
     from torch.jit import _builtins
     from torch.utils import _device
@@ -81,7 +82,7 @@ def close_factories() -> None:
     _device._device_constructors()  # kept from now on: default devices know the originals, which the wrapped ones call
     for owner, place, names in ((torch, "torch", _FACTORIES), (torch.Tensor, "torch.Tensor", _METHODS)):
         for name in names:
-            original = _originals[f"{place}.{name}"] = getattr(owner, name)
+            original = _factories[f"{place}.{name}"] = getattr(owner, name)
             made = _pinning(original)
             made.__module__, made.__qualname__ = "torch", f"{place}.{name}".removeprefix("torch.")
             if owner is torch:
@@ -102,7 +103,7 @@ def _show_to_dynamo(rules: Any) -> None:
     @functools.cache
     def get_torch_obj_rule_map() -> dict[Any, Any]:
         found: dict[Any, Any] = original()
-        for name, function in _originals.items():
+        for name, function in _factories.items():
             place, _, last = name.rpartition(".")
             if place == "torch":
                 ours = getattr(torch, last)
