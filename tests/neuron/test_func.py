@@ -17,6 +17,7 @@ from torch.func import (
     vjp,
     vmap,
 )
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_flatten, tree_map
 
 from shakedown.neuron import events
@@ -189,7 +190,8 @@ def test_forward_mode(name):
             made = tree_flatten(FORWARD[name](forward.make_dual(a, t)))[0]
             return [forward.unpack_dual(o).tangent for o in made]
 
-    agree(tangents, X, Y)
+    with sdpa_kernel(SDPBackend.MATH):  # the CPU's own choice has no forward derivative in every version
+        agree(tangents, X, Y)
 
 
 def test_layers_keep_their_own_derivative_after_forward_mode():

@@ -33,6 +33,21 @@ def materialised(value: Any) -> Any:
     return value
 
 
+def remarked(tensor: torch.Tensor, conjugate: bool, negative: bool) -> torch.Tensor:
+    """A view of `tensor`, whose storage is left alone: the lazy conjugate or negative of it, where asked for."""
+    tensor = torch._conj(tensor) if conjugate else tensor
+    return torch._neg_view(tensor) if negative else tensor
+
+
+def marked(tensor: torch.Tensor, conjugate: bool, negative: bool) -> torch.Tensor:
+    """The elements of `tensor`, which is not lazy, in a tensor that has these marks."""
+    if negative:
+        tensor = _aten.neg(tensor)
+    if conjugate:
+        tensor = _aten._conj_physical(tensor)
+    return remarked(tensor, conjugate, negative)
+
+
 def write(target: torch.Tensor, source: torch.Tensor) -> None:
     """``target.copy_(source)`` for a lazy `target`: what its storage must hold is written to the plain view of it."""
     if target.is_conj():

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import jax
+import jax.numpy as jnp
+import torch
 
 from . import events, views
 from .dtypes import to_torch
@@ -190,6 +192,14 @@ def _conform(step: Step, result: Any) -> Any:
     return rounded
 
 
+def _conjugate(x: jax.Array) -> jax.Array:
+    return jnp.conj(x)
+
+
+def _negative(x: jax.Array) -> jax.Array:
+    return jnp.negative(x)
+
+
 class Builder:
     """Collects parameters, then steps; :meth:`finish` gives the verified :class:`Program`.
 
@@ -221,6 +231,17 @@ class Builder:
 
     def read(self, buffer: Ref, view: View) -> Ref:
         return self._step("read", buffer, view=view)
+
+    def unmarked(self, value: Ref, tensor: Any) -> Ref:
+        """`value` with the lazy conjugation or negation that `tensor` stands for and its buffer does not have; or back.
+
+        What is no tensor has none.
+        """
+        if isinstance(tensor, torch.Tensor) and tensor.is_conj():
+            value = self.call("conj", _conjugate, (value,), {}, None)
+        if isinstance(tensor, torch.Tensor) and tensor.is_neg():
+            value = self.call("neg", _negative, (value,), {}, None)
+        return value
 
     def write(self, buffer: Ref, view: View, value: Ref) -> Ref:
         return self._step("write", buffer, value, view=view)

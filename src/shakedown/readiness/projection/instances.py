@@ -26,7 +26,10 @@ class Figure(Frozen):
 
 
 class Chip(Frozen):
-    """Figures of one chip. ``family`` names the instances that carry it. ``peak`` has dense rates of matrix products by dtype. None: not published."""
+    """Figures of one chip. ``family`` names the instances that carry it.
+
+    ``peak`` has dense rates of matrix products by dtype. None: not published.
+    """
 
     title: str
     family: str = ""

@@ -9,11 +9,10 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, NoReturn, TypeAlias
 
-import jax.numpy as jnp
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ... import config, events, failures, profiles, rng, runtime
+from ... import config, events, failures, lazy, profiles, rng, runtime
 from ...buffer import storage_nbytes, template
 from ...errors import CompilationFailed, KernelError, LoweringError, ProgramFailed, said_by
 from ...graph import GraphLowering
@@ -77,6 +76,7 @@ class CompiledGraph:
         self.copied = (
             _strided(self.placeholders) if self.profile is not None and self.profile.copies_strided_inputs else []
         )
+        self.tangents = _tangents(self.placeholders)
         self.apart = _without_examples_storage(module.graph)
         self.tally = events.tally(f"graph::{name}")
         self.random = sum(map(is_random, module.graph.nodes))  # operators that draw
@@ -98,6 +98,12 @@ class CompiledGraph:
         if self.copied:
             for i in self.copied:
                 arguments[i] = arguments[i].contiguous()
+        for i, conjugate, negative in self.tangents:
+            tangent = arguments[i]
+            if tangent is None:  # nothing of the graph, or of this piece of it, needs it
+                continue
+            if tangent.is_conj() is not conjugate or tangent.is_neg() is not negative:
+                arguments[i] = lazy.marked(lazy.materialised(tangent), conjugate, negative)
         try:
             # This is on the path of every call, for every parameter of a model.
             storages = list(map(_storage_of, arguments))
@@ -154,7 +160,7 @@ class CompiledGraph:
             if isinstance(value, torch.Tensor):
                 if value.device.type == "cpu":
                     hosts[i] = value
-                    value = arguments[i] = to_device(value)
+                    value = arguments[i] = lazy.marked(to_device(value), value.is_conj(), value.is_neg())
                 storages.append(value.untyped_storage())
                 buffers.append(value_of(storages[-1], "compiled graph"))
                 strides.append(value.stride())
@@ -260,7 +266,7 @@ class CompiledGraph:
         parameters = [builder.parameter("buffer" if v is not None else "number") for v in views]
         key = builder.parameter("key") if self.random else None
         values = [
-            _lazily(builder, builder.read(p, v), n) if v is not None else p
+            builder.unmarked(builder.read(p, v), n.meta.get("val")) if v is not None else p
             for p, v, n in zip(parameters, views, self.placeholders)
         ]
         lowering = GraphLowering(builder, key, self.profile)
@@ -272,13 +278,19 @@ class CompiledGraph:
         for number, value in lowering.mutations(self.placeholders).items():
             view = views[number]
             assert view is not None
-            results.append(builder.write(parameters[number], view, _lazily(builder, value, self.placeholders[number])))
+            results.append(
+                builder.write(
+                    parameters[number], view, builder.unmarked(value, self.placeholders[number].meta.get("val"))
+                )
+            )
             mutated.append(number)
-        shared = self._shared(output_node, lowering) if self.stage in ("inference", "forward") else {}
+        shared = self._shared(builder, output_node, lowering) if self.stage in ("inference", "forward") else {}
         outputs = self._outputs(builder, list(output_node.args[0]), list(returned), results, mutated, shared)
         return builder.finish(results, keeps=list(enumerate(mutated))), mutated, outputs
 
-    def _shared(self, output_node: torch.fx.Node, lowering: GraphLowering) -> dict[int, tuple[Ref, View]]:
+    def _shared(
+        self, builder: Builder, output_node: torch.fx.Node, lowering: GraphLowering
+    ) -> dict[int, tuple[Ref, View]]:
         """Storages that several results lie in: storage (``_cdata``) -> (value, layout) of the node that fills all of it."""
         found: dict[int, tuple[Ref, View]] = {}
         tensors = [
@@ -296,7 +308,7 @@ class CompiledGraph:
                 continue
             layout = View.of(example)
             if layout.offset == 0 and storage.nbytes() == storage_nbytes(layout.dtype, layout.size, layout.stride):
-                found[storage._cdata] = ref, layout
+                found[storage._cdata] = builder.unmarked(ref, example), layout
         return found
 
     def _outputs(
@@ -368,7 +380,9 @@ class CompiledGraph:
                     outputs.append(outputs_of.kept(number, form))
                 else:
                     outputs.append(outputs_of.fresh(number, form))
-                results.append(builder.pack(ref, layout))
+                results.append(builder.pack(builder.unmarked(ref, example), layout))
+            if lazy.is_lazy(example) and not (source is not None and node is self.placeholders[source]):
+                outputs[-1] = outputs_of.marked(outputs[-1], example)
             if example.device.type == "cpu" and not self.results_on_device:
                 outputs[-1] = outputs_of.on_host(outputs[-1])
         return outputs
@@ -404,7 +418,20 @@ def _strided(placeholders: list[torch.fx.Node]) -> list[int]:
         for i, n in enumerate(placeholders)
         if isinstance(example := n.meta.get("val"), torch.Tensor)
         and not example.is_contiguous()
+        and not lazy.is_lazy(example)  # a copy would not have its marks
         and not any(user.target is torch.ops.aten.copy_.default and user.args[0] is n for user in n.users)
+    ]
+
+
+def _tangents(placeholders: list[torch.fx.Node]) -> list[tuple[int, bool, bool]]:
+    """Inputs that autograd makes when it calls: number, and whether conjugated and negated lazily when they were captured.
+
+    Dynamo's guards hold all other inputs to that.
+    """
+    return [
+        (i, example.is_conj(), example.is_neg())
+        for i, n in enumerate(placeholders)
+        if n.name.startswith("tangents_") and isinstance(example := n.meta.get("val"), torch.Tensor)
     ]
 
 
@@ -427,13 +454,3 @@ def _without_examples_storage(graph: torch.fx.Graph) -> set[torch.fx.Node]:
             if any(storage(n) is None or storage(n) == storage(node) for n in given):
                 found.add(node)
     return found
-
-
-def _lazily(builder: Builder, value: Ref, placeholder: torch.fx.Node) -> Ref:
-    """`value` with the conjugation or negation that an input carries as a mark and its buffer does not have, or back."""
-    example = placeholder.meta.get("val")
-    if isinstance(example, torch.Tensor) and example.is_conj():
-        value = builder.call("conj", jnp.conj, (value,), {}, None)
-    if isinstance(example, torch.Tensor) and example.is_neg():
-        value = builder.call("neg", jnp.negative, (value,), {}, None)
-    return value

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from ... import lazy
 from ...buffer import Template, template
 from ...transfer import empty, set_storage, to_host, view_on
 from ...views import View
@@ -21,6 +22,12 @@ def constant(value: Any) -> Output:
 
 def on_host(make: Output) -> Output:
     return lambda arguments, fresh: to_host(make(arguments, fresh))
+
+
+def marked(make: Output, example: torch.Tensor) -> Output:
+    """What `make` gives, with the marks of `example`: its storage has not the conjugates or negatives that it stands for."""
+    conjugate, negative = example.is_conj(), example.is_neg()
+    return lambda arguments, fresh: lazy.remarked(make(arguments, fresh), conjugate, negative)
 
 
 def argument(number: int) -> Output:
@@ -46,7 +53,13 @@ def detached(number: int, view: View | None) -> Output:
 
     def make(arguments: list[Any], fresh: list[Any]) -> torch.Tensor:
         made = fresh[number].detach()
-        return made if view is None else made.as_strided(view.size, view.stride, view.offset)
+        if view is None:
+            return made
+        if (
+            view.dtype is not made.dtype
+        ):  # parts of complex numbers, say: strides and offset are in elements of the view's
+            made = made.as_strided((made.untyped_storage().nbytes() // made.itemsize,), (1,), 0).view(view.dtype)
+        return made.as_strided(view.size, view.stride, view.offset)
 
     return make
 

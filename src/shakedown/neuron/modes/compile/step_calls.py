@@ -219,9 +219,12 @@ class Captured:
             (t.dtype, t.storage_offset(), t.stride(), t.shape, seats.setdefault(t.untyped_storage()._cdata, len(seats)))
             for t in tensors
         )
+        marks = tuple(
+            (t.is_conj(), t.is_neg()) for t in (*subject.inputs, *tensors[len(tensors) - len(subject.gradients) :])
+        )
         key = (
             *(tuple(subject.of_input), tuple(subject.more), tuple(subject.states), tuple(subject.gradients)),
-            *(tuple(subject.numbers), options, layouts, tuple(same), updates, self.owner.keep_gradients),
+            *(tuple(subject.numbers), options, layouts, marks, tuple(same), updates, self.owner.keep_gradients),
             id(profiles.active),
             tuple(len(g["params"]) for g in subject.optimizer.param_groups),
         )

@@ -18,6 +18,7 @@ from ...buffer import Template, template
 from ...errors import LoweringError, UnsupportedStep
 from ...graph import GraphLowering
 from ...graph_higher_order import is_random
+from ...lazy import marked
 from ...lowering.checks import Demand
 from ...memory_limit import Needs
 from ...pending import Pending, value_of
@@ -250,7 +251,8 @@ class StepGraph:
         given: list[Any] = [None] * len(tensors)
         for i in self.taken:
             view = View.of(tensors[i])
-            given[i] = builder.read(parameters[tensors[i].untyped_storage()._cdata], view)
+            read = builder.read(parameters[tensors[i].untyped_storage()._cdata], view)
+            given[i] = builder.unmarked(read, tensors[i])
         lowering = _Lowering(self.needed, known, builder, key, self.profile)
         outs = iter(lowering.run(self.traced.module.graph, [*given, *numbers]))
         results: list[Ref] = []
@@ -261,7 +263,7 @@ class StepGraph:
         for i in self.written:
             seat = tensors[i].untyped_storage()._cdata
             base = buffers.get(seat, parameters[seat])
-            buffers[seat] = builder.write(base, View.of(tensors[i]), after[i])
+            buffers[seat] = builder.write(base, View.of(tensors[i]), builder.unmarked(after[i], tensors[i]))
         self.donated = [seats[s] for s in buffers]
         results.extend(buffers.values())
         self.makers: list[Template] = []
@@ -278,7 +280,7 @@ class StepGraph:
         """Those of the tensors that the program takes, in their order. CPU tensors are copied over."""
         given = [tensors[i] for i in self.taken]
         if any(t.is_cpu for t in given):
-            given = [to_device(t.detach()) if t.is_cpu else t for t in given]
+            given = [marked(to_device(t.detach()), t.is_conj(), t.is_neg()) if t.is_cpu else t for t in given]
         return [t.untyped_storage() for t in given]
 
     def seats(self, storages: list[Any]) -> bool:
