@@ -235,9 +235,7 @@ class Stream(torch.Stream):
         device_index: int | None = None,
         device_type: int | None = None,
     ) -> Stream:
-        from .device import _index
-
-        index = _index(device if device_index is None else device_index)
+        index = _number(device if device_index is None else device_index)
         if device_type not in (None, _type_number()):
             raise ValueError(f"expected device type {_type_number()} ({_TYPE}), got {device_type}")
         number = next(_ids) if stream_id is None else stream_id
@@ -321,11 +319,22 @@ def _checked(stream: Any) -> Stream:
     return Stream(stream_id=stream.stream_id, device_index=stream.device_index)
 
 
-def default_stream(device: Any = None) -> Stream:
-    """The stream that is current where none was chosen; its ``stream_id`` is 0."""
+def _number(device: Any) -> int:
+    """The index meant by `device`, a ValueError for none of ours. Dynamo asks on every call of what it has captured, and looks at
+    each function outside of this directory that it meets then: the usual answers are given here.
+    """
+    if device is None or (type(device) is int and device == 0):
+        return 0
+    if type(device) is torch.device and device.type == _TYPE and not device.index:
+        return 0
     from .device import _index
 
-    return Stream(stream_id=_DEFAULT_ID, device_index=_index(device))
+    return _index(device)
+
+
+def default_stream(device: Any = None) -> Stream:
+    """The stream that is current where none was chosen; its ``stream_id`` is 0."""
+    return Stream(stream_id=_DEFAULT_ID, device_index=_number(device))
 
 
 def chosen_stream(device: Any = None) -> Stream:
@@ -333,9 +342,7 @@ def chosen_stream(device: Any = None) -> Stream:
     chosen = getattr(_local, "stream", None)
     if chosen is None:
         return default_stream(device)
-    from .device import _index
-
-    _index(device)
+    _number(device)
     return chosen
 
 

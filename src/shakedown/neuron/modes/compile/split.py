@@ -95,11 +95,12 @@ class Graph:
         form = self.form
         if not isinstance(form, CompiledGraph):
             return form(arguments, key)
+        drawn = rng.default.offset if key is None and form.random else None
         try:
             return form(arguments, key)
         except LoweringError as error:  # found when it was traced for these inputs: nothing has run yet
-            if key is None and form.random:
-                _give_back_keys(form.random)
+            if drawn is not None:
+                rng.default.place(rng.default.seed, drawn)
             if isinstance(error, ProgramFailed) and not self.options.fallback_execution:
                 kind = NEFFExecutionError if error.ran else GraphNotLowered
                 raise kind(
@@ -432,12 +433,6 @@ def _forced(node: Node) -> str | None:
         return None
     args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
     return profiles.active.graph_reason(node.target, args, kwargs, node.meta.get("val"))
-
-
-def _give_back_keys(count: int) -> None:
-    """Take back the last random keys, which nothing has used."""
-    seed, offset = rng.state()
-    rng.from_bytes(seed.to_bytes(8, "little") + (offset - count).to_bytes(8, "little"))
 
 
 def _is_mutable(node: Node) -> bool:
