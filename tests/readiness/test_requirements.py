@@ -260,7 +260,7 @@ def test_init_overwrites_nothing_by_accident(tmp_path: Path, monkeypatch: pytest
     done = init(str(mine), "--json")
     assert json.loads(done.stdout)["workload"] == "mine"  # what the workload prints is not in it
     (tmp_path / "mine.requirements.toml").unlink()
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["decoder.requirements.toml", "mine.py"]
+    assert sorted(p.name for p in tmp_path.iterdir() if p.is_file()) == ["decoder.requirements.toml", "mine.py"]
 
 
 def test_a_file_that_is_called_like_a_built_in_workload_is_pointed_out(

@@ -73,8 +73,7 @@ def _client_is_there() -> bool:
     """Whether other code of this process has made JAX's clients: what they read of the configuration holds for good."""
     from jax._src import xla_bridge  # there is no public way to ask
 
-    asked = getattr(xla_bridge, "backends_are_initialized", None)
-    return asked is not None and asked()
+    return getattr(xla_bridge, "backends_are_initialized", bool)()
 
 
 def start() -> None:
