@@ -22,12 +22,6 @@ KIB = 1024
 
 
 @pytest.fixture(autouse=True)
-def _no_limit_afterwards():
-    yield
-    n.set_memory_limit(None)
-
-
-@pytest.fixture(autouse=True)
 def _nothing_is_left():
     gc.collect()
     before = n.memory_allocated()

@@ -136,9 +136,7 @@ class Event(torch.Event):
     def __new__(
         cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, *, device: Any = None
     ) -> Event:
-        from .device import _index
-
-        _index(device)
+        _number(device)
         if interprocess:
             raise ValueError(f"events of device {_TYPE!r} cannot be shared between processes")
         made = super().__new__(cls, device=_TYPE, enable_timing=bool(enable_timing), blocking=bool(blocking))

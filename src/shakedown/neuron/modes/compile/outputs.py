@@ -55,9 +55,7 @@ def detached(number: int, view: View | None) -> Output:
         made = fresh[number].detach()
         if view is None:
             return made
-        if (
-            view.dtype is not made.dtype
-        ):  # parts of complex numbers, say: strides and offset are in elements of the view's
+        if view.dtype is not made.dtype:  # parts of complex numbers, say; strides are in elements of the view's
             made = made.as_strided((made.untyped_storage().nbytes() // made.itemsize,), (1,), 0).view(view.dtype)
         return made.as_strided(view.size, view.stride, view.offset)
 
